@@ -1,0 +1,7 @@
+"""`python -m clearhead` is `clearhead`."""
+
+import sys
+
+from clearhead.cli import main
+
+sys.exit(main())

@@ -1,0 +1,47 @@
+"""Running the program as a person does: in a process of its own, from a folder of its own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = [sys.executable, str(ROOT / "build.py")]
+CLEARHEAD = [sys.executable, "-m", "clearhead"]
+
+
+def run(command, cwd, status=0, stdin=subprocess.DEVNULL, **environment):
+    """Run, check the exit status, and return the finished process with its text.
+
+    Warnings are errors there too. An environment variable given as None is taken away.
+    """
+    settings = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT / "src"),
+        "PYTHONWARNINGS": "error",
+        "MPLCONFIGDIR": os.environ.get("MPLCONFIGDIR", ""),
+        **environment,
+    }
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        env={name: value for name, value in settings.items() if value},
+        stdin=stdin,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+        timeout=120,
+        check=False,
+    )
+    said = f"{done.stdout}\n{done.stderr}"
+    assert done.returncode == status, f"exit status {done.returncode}, not {status}:\n{said}"
+    assert "Traceback" not in said, said
+    return done
+
+
+def one_line(done) -> str:
+    """The single line on standard error of a program that gave up."""
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1, done.stderr
+    return lines[0]

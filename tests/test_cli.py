@@ -1,0 +1,227 @@
+"""The command line as a whole: help, mistakes, terminals, and the doctor."""
+
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+from programs import CLEARHEAD, ROOT, one_line, run
+
+from clearhead import __version__, doctor
+from clearhead.cli import VERBS, main
+from clearhead.views.terminal import Terminal, curve, matrix, token_list
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["help"]])
+def test_the_overview_groups_the_verbs(arguments, capsys):
+    assert main(arguments) == 0
+    said = capsys.readouterr().out
+    assert said.index("Learn:") < said.index("  demo ") < said.index("  scaling ")
+    assert said.index("Check:") < said.index("  doctor ")
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
+def test_each_verbs_help_has_one_real_example(verb, tmp_path):
+    said = run([*CLEARHEAD, verb.name, "--help"], cwd=tmp_path).stdout
+    assert said.count("Example:") == 1
+    example = said.split("Example:\n")[1].strip()
+    assert example.startswith(f"clearhead {verb.name}")
+    command = example.replace("clearhead", f"'{sys.executable}' -m clearhead", 1)
+    run(["sh", "-c", command], cwd=tmp_path)  # it does run
+
+
+def test_help_of_the_script_speaks_of_the_script(tmp_path):
+    said = run([sys.executable, ROOT / "build.py", "--help"], cwd=tmp_path).stdout
+    assert said.startswith("usage: build.py ")
+    assert "python build.py --text" in said
+    assert "clearhead" not in said
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["demo", "--help"], ["--version"], ["nonsense"]])
+def test_help_imports_nothing_heavy(arguments):
+    code = (
+        "import sys; from clearhead.cli import main\n"
+        f"try: main({arguments!r})\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'numpy', 'matplotlib', 'rich'} & set(sys.modules)\n"
+        "sys.exit(', '.join(heavy) or 0)"
+    )
+    run([sys.executable, "-c", code], cwd=ROOT)
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"clearhead {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["demmo"], "there is no verb 'demmo'; did you mean demo? (see clearhead --help)"),
+        (["xyz"], "there is no verb 'xyz'; verbs: demo, scaling, doctor"),
+        (["scaling", "--token", "5"], "clearhead scaling: unrecognized arguments: --token 5"),
+        (["doctor", "now"], "clearhead doctor: unrecognized arguments: now"),
+        (["demo\nand more"], "there is no verb"),
+    ],
+)
+def test_a_mistake_is_one_line_and_status_2(arguments, words, capsys):
+    assert main(arguments) == 2
+    said = capsys.readouterr()
+    assert words in said.err
+    assert said.err.count("\n") == 1
+    assert said.out == ""
+
+
+def test_interrupted_is_one_line(monkeypatch, capsys):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("clearhead.demo.build", interrupt)
+    assert main(["demo"]) == 130
+    assert capsys.readouterr().err == "clearhead demo: interrupted\n"
+
+
+def test_a_bug_of_ours_is_not_passed_off_as_a_mistake(monkeypatch, tmp_path):
+    def bug(*_):
+        raise ValueError("inside")
+
+    monkeypatch.setattr("clearhead.demo.build", bug)
+    with pytest.raises(ValueError, match="inside"):
+        main(["demo", "--output-dir", str(tmp_path)])
+
+
+# The terminal ---------------------------------------------------------------------------------
+
+
+def on_a_terminal(command, cwd, **environment) -> str:
+    """What a program writes when standard output and error are a terminal."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [str(part) for part in command],
+        cwd=cwd, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "TERM": "xterm-256color",
+             "PYTHONIOENCODING": "utf-8", **environment},
+    )  # fmt: skip
+    os.close(theirs)
+    pieces = []
+    while True:
+        try:
+            piece = os.read(ours, 65536)
+        except OSError:  # the other end is closed
+            break
+        if not piece:
+            break
+        pieces.append(piece)
+    os.close(ours)
+    assert process.wait() == 0
+    return b"".join(pieces).decode()
+
+
+SWEEP = [*CLEARHEAD, "scaling", "--tokens", "64"]
+
+
+def test_colors_and_a_bar_on_a_terminal_only(tmp_path):
+    shown = on_a_terminal(SWEEP, tmp_path)
+    assert "\x1b[1;36m=== Why sqrt(d_head)" in shown
+    assert "scaling experiment" in shown
+    assert "━" in shown
+    piped = run(SWEEP, cwd=tmp_path)
+    assert "\x1b" not in piped.stdout + piped.stderr
+    assert "scaling experiment" not in piped.stdout + piped.stderr
+
+
+def test_no_color_is_respected(tmp_path):
+    shown = on_a_terminal(SWEEP, tmp_path, NO_COLOR="1")
+    assert "=== Why sqrt(d_head)" in shown
+    assert "36m" not in shown
+    assert "q·k" in shown
+
+
+def test_what_an_encoding_lacks_is_spelled_out():
+    raw = io.BytesIO()
+    out = io.TextIOWrapper(raw, encoding="ascii")
+    Terminal(out, io.StringIO()).line("q·k √d ▁█ ±1 … 猫")
+    out.flush()
+    assert raw.getvalue() == b"q.k sqrtd _# +-1 ... \\u732b\n"
+
+
+def test_curve():
+    assert curve([None, 0.0, 0.5, 1.0]) == "·▁▅█"
+    assert curve([0.0] * 50 + [1.0] * 50, width=4) == "▁▁██"
+    assert curve([None] * 10 + [1.0] * 10, width=2) == "·█"
+
+
+def test_token_list_shows_both_ends():
+    assert token_list(["a", "b"]) == "['a', 'b']"
+    shown = token_list([str(i) for i in range(100)])
+    assert shown.startswith("['0', '1', ")
+    assert shown.endswith("'19', ... 77 more ..., '97', '98', '99']")
+
+
+def test_matrix_ignores_the_callers_print_options():
+    import numpy as np
+
+    with np.printoptions(precision=1, threshold=2):
+        assert matrix(np.array([[0.5, 0.123456]])) == ["[[0.5   0.123]]"]
+
+
+# The doctor -----------------------------------------------------------------------------------
+
+
+@pytest.mark.quick
+def test_doctor_finds_everything_that_is_here(capsys):
+    assert main(["doctor", "--json"]) == 0
+    findings = {found["name"]: found for found in json.loads(capsys.readouterr().out)["findings"]}
+    for name in ("python", "torch", "numpy", "matplotlib", "rich", "pytest", "hypothesis"):
+        assert findings[name]["status"] == "ok"
+    import torch
+
+    assert findings["torch"]["seen"] == torch.__version__
+
+
+def test_doctor_names_what_is_missing_and_the_command(tmp_path):
+    bare = [sys.executable, "-S", "-m", "clearhead", "doctor"]
+    said = run(bare, cwd=tmp_path, status=1).stdout
+    assert f"torch is missing: {sys.executable} -m pip install torch" in said
+    assert "rich is missing" in said
+
+
+def test_a_broken_package_is_broken_and_not_the_doctor(tmp_path):
+    package = tmp_path / "brokenpackage"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise ImportError('libwhatever.so is gone')")
+    info = tmp_path / "brokenpackage-1.2.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: brokenpackage\nVersion: 1.2\n")
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from clearhead.doctor import examine_package\n"
+        "print(examine_package('brokenpackage', 'tests', True))"
+    )
+    path = os.pathsep.join([str(ROOT / "src"), str(tmp_path)])
+    said = run([sys.executable, "-c", code], cwd=tmp_path, PYTHONPATH=path).stdout
+    assert "status='broken'" in said
+    assert "1.2: ImportError: libwhatever.so is gone" in said
+
+
+def test_only_what_is_needed_counts(monkeypatch, capsys):
+    def without(lacking):
+        return lambda name, purpose, needed: doctor.Finding(
+            name, "missing" if name == lacking else "ok", "-", purpose, needed, "pip"
+        )
+
+    monkeypatch.setattr(doctor, "examine_package", without("rich"))
+    assert main(["doctor"]) == 0
+    assert "rich is missing: pip" in capsys.readouterr().out
+    monkeypatch.setattr(doctor, "examine_package", without("numpy"))
+    assert main(["doctor"]) == 1
+
+
+def test_a_library_that_is_missing_at_work_is_one_line(tmp_path):
+    line = one_line(run([sys.executable, "-S", "-m", "clearhead", "scaling"], tmp_path, status=2))
+    assert "No module named" in line
+    assert "clearhead doctor" in line

@@ -1,0 +1,117 @@
+"""Every command and every Python line of README.md and docs/ is run, and gives what is shown."""
+
+import doctest
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from programs import ROOT, run
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+
+
+def blocks(text: str) -> list[tuple[str, str]]:
+    """Fenced blocks, as (language, content)."""
+    return re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def commands(text: str) -> list[tuple[str, list[str]]]:
+    """Each `$ command` of the console blocks with the lines shown under it."""
+    found: list[tuple[str, list[str]]] = []
+    for language, content in blocks(text):
+        if language == "console":
+            for line in content.splitlines():
+                if line.startswith("$ "):
+                    found.append((line[2:], []))
+                else:
+                    found[-1][1].append(line)
+    return found
+
+
+def mismatch(shown: list[str], got: list[str]) -> str:
+    """Why the output is not as shown, or "". A line of ... is any lines, ... any text."""
+    pattern = "\n".join("(.*\n)*?.*" if line == "..." else line_pattern(line) for line in shown)
+    if not shown or re.fullmatch(pattern + r"\n*", "\n".join(got)):
+        return ""
+    absent = [line for line in shown if not any(re.fullmatch(line_pattern(line), g) for g in got)]
+    return f"not in the output: {absent or 'in this order'}\n" + "\n".join(got)
+
+
+def line_pattern(line: str) -> str:
+    return ".*".join(re.escape(part) for part in line.split("..."))
+
+
+ALL = [
+    pytest.param(command, shown, id=f"{page.name}: {command}")
+    for page in PAGES
+    for command, shown in commands(page.read_text("utf-8"))
+]
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory) -> Path:
+    """A copy of the checkout, so that the commands write there."""
+    copy = tmp_path_factory.mktemp("checkout") / "clearhead"
+    left_out = shutil.ignore_patterns(".git", ".venv", "outputs", "*cache*", "*.egg-info")
+    shutil.copytree(ROOT, copy, ignore=left_out)
+    scripts = copy / "bin"
+    scripts.mkdir()
+    python = scripts / "python"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    program = scripts / "clearhead"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m clearhead "$@"\n')
+    for script in (python, program):
+        script.chmod(0o755)
+    return copy
+
+
+@pytest.mark.parametrize(("command", "shown"), ALL)
+def test_a_command_shows_what_the_page_shows(command, shown, checkout):
+    if command.startswith("make "):
+        # Setting up has its own tests; this run must not test itself. What make would run is asked
+        # of make, and the build's command is then run.
+        if shutil.which("make") is None:
+            pytest.skip("make is not installed")
+        plan = run(["make", "--dry-run", *command.split()[1:]], cwd=checkout).stdout
+        if command == "make test":
+            assert "-m pytest" in plan
+            assert "mypy" in plan
+            return
+        assert "build.py" in plan
+        command = "python build.py"
+    path = os.pathsep.join([str(checkout / "bin"), os.environ["PATH"]])
+    done = run(["sh", "-c", command], cwd=checkout, PATH=path, PYTHONPATH=checkout / "src")
+    assert mismatch(shown, done.stdout.splitlines()) == ""
+
+
+def test_a_page_that_shows_something_else_is_caught():
+    got = ["T=8  d_model=32", "x", "head 0: 1.047", "Outputs written to /somewhere"]
+    assert (
+        mismatch(["T=8  d_model=32", "...", "head 0: 1.047", "Outputs written to ..."], got) == ""
+    )
+    assert mismatch(["...", "head 0: 1.048", "..."], got) != ""
+    assert mismatch(["head 0: 1.047", "..."], got) != ""
+    assert mismatch(["...", "head 0: 1.047", "T=8  d_model=32", "..."], got) != ""
+
+
+def test_python_in_the_readme_gives_what_it_shows():
+    """The chapter's, which is a good deal more, has tests of its own."""
+    results = doctest.testfile(str(ROOT / "README.md"), module_relative=False)
+    assert results.attempted > 5
+    assert results.failed == 0
+
+
+@pytest.mark.parametrize("page", [*PAGES, *ROOT.glob("*.md")], ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text("utf-8")):
+        if not target.startswith("https://"):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_no_block_of_commands_goes_unrun():
+    for page in PAGES:
+        languages = {language for language, _ in blocks(page.read_text("utf-8"))}
+        assert languages <= {"console", "python", "text"}, page.name

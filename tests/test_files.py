@@ -1,0 +1,54 @@
+"""Whole files or none."""
+
+import json
+import math
+import os
+
+import pytest
+
+from clearhead import files
+
+
+def test_files_are_written_and_replaced(tmp_path):
+    files.make_directory(tmp_path / "a" / "b")
+    files.write_files(tmp_path / "a" / "b", {"x": b"1", "y": b"2"})
+    files.write_files(tmp_path / "a" / "b", {"x": b"3"})
+    assert {p.name: p.read_bytes() for p in (tmp_path / "a" / "b").iterdir()} == {
+        "x": b"3",
+        "y": b"2",
+    }
+
+
+def test_the_umask_decides_who_may_read(tmp_path):
+    before = os.umask(0o027)
+    try:
+        files.write_files(tmp_path, {"x": b""})
+    finally:
+        os.umask(before)
+    assert (tmp_path / "x").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_failure_leaves_nothing_new(tmp_path):
+    (tmp_path / "x").write_bytes(b"old")
+    (tmp_path / "y").mkdir()
+    with pytest.raises(IsADirectoryError, match="y"):
+        files.write_files(tmp_path, {"x": b"new", "y": b"new"})
+    assert (tmp_path / "x").read_bytes() == b"old"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["x", "y"]
+
+
+def test_a_file_where_a_directory_should_be(tmp_path):
+    (tmp_path / "x").touch()
+    with pytest.raises(NotADirectoryError, match="is a file, but a directory is needed"):
+        files.make_directory(tmp_path / "x")
+    with pytest.raises(NotADirectoryError):
+        files.make_directory(tmp_path / "x" / "below")
+
+
+def test_json_is_strict_and_ascii():
+    text = files.json_text({"token": "caf\u00e9 \U0001f408 \ud800", "none": None})
+    assert text.isascii()
+    assert json.loads(text)["token"] == "caf\u00e9 \U0001f408 \ud800"
+    for bad in (math.nan, math.inf):
+        with pytest.raises(ValueError, match="not JSON compliant"):
+            files.json_text({"x": bad})
