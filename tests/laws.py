@@ -107,6 +107,19 @@ def a_row_that_sees_nothing_is_zero(m: ModuleType) -> None:
 
 
 @law
+def half_precision_neither_overflows_nor_rounds_the_weights(m: ModuleType) -> None:
+    x = torch.full((2, 128), 256.0, dtype=torch.float16)  # q . k is 8.4 million
+    eye = torch.eye(128, dtype=torch.float16)
+    out, weights = m.single_head_attention(x, eye, eye, eye, torch.ones(2, 2))
+    close(weights, [[0.5, 0.5], [0.5, 0.5]])
+    assert out.dtype == torch.float16
+    for dtype in (torch.float16, torch.bfloat16):
+        ones, zeros = torch.ones(1000, 1, dtype=dtype), torch.zeros(1, 1, dtype=dtype)
+        _, weights = m.single_head_attention(ones, zeros, zeros, zeros, torch.ones(1000, 1000))
+        close(m.attention_entropy(weights), torch.full((1000,), math.log(1000)), atol=1e-5)
+
+
+@law
 def large_scores_do_not_overflow(m: ModuleType) -> None:
     x = torch.tensor([[300.0, 0.0], [300.0, 1.0]])
     eye = torch.eye(2)

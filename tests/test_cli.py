@@ -188,6 +188,7 @@ def test_doctor_names_what_is_missing_and_the_command(tmp_path):
     said = run(bare, cwd=tmp_path, status=1).stdout
     assert f"torch is missing: {sys.executable} -m pip install torch" in said
     assert "rich is missing" in said
+    assert "pytest-xdist is missing: `make test` brings it" in said
 
 
 def test_a_broken_package_is_broken_and_not_the_doctor(tmp_path):
@@ -199,8 +200,8 @@ def test_a_broken_package_is_broken_and_not_the_doctor(tmp_path):
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: brokenpackage\nVersion: 1.2\n")
     code = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
-        "from clearhead.doctor import examine_package\n"
-        "print(examine_package('brokenpackage', 'tests', True))"
+        "from clearhead.doctor import Package, examine\n"
+        "print(examine(Package('brokenpackage', 'tests')))"
     )
     path = os.pathsep.join([str(ROOT / "src"), str(tmp_path)])
     said = run([sys.executable, "-c", code], cwd=tmp_path, PYTHONPATH=path).stdout
@@ -210,14 +211,15 @@ def test_a_broken_package_is_broken_and_not_the_doctor(tmp_path):
 
 def test_only_what_is_needed_counts(monkeypatch, capsys):
     def without(lacking):
-        return lambda name, purpose, needed: doctor.Finding(
-            name, "missing" if name == lacking else "ok", "-", purpose, needed, "pip"
-        )
+        return lambda package: doctor.Finding(
+            package.name, "missing" if package.name == lacking else "ok", "-",
+            package.purpose, package.needed, "pip",
+        )  # fmt: skip
 
-    monkeypatch.setattr(doctor, "examine_package", without("rich"))
+    monkeypatch.setattr(doctor, "examine", without("rich"))
     assert main(["doctor"]) == 0
     assert "rich is missing: pip" in capsys.readouterr().out
-    monkeypatch.setattr(doctor, "examine_package", without("numpy"))
+    monkeypatch.setattr(doctor, "examine", without("numpy"))
     assert main(["doctor"]) == 1
 
 

@@ -39,9 +39,9 @@ def test_a_failure_leaves_nothing_new(tmp_path):
 
 def test_a_file_where_a_directory_should_be(tmp_path):
     (tmp_path / "x").touch()
-    with pytest.raises(NotADirectoryError, match="is a file, but a directory is needed"):
+    with pytest.raises(FileExistsError, match=r"nothing can be written there \(it is a file\)"):
         files.make_directory(tmp_path / "x")
-    with pytest.raises(NotADirectoryError):
+    with pytest.raises(NotADirectoryError, match="choose another"):
         files.make_directory(tmp_path / "x" / "below")
 
 

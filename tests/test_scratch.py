@@ -18,7 +18,7 @@ SOURCE = Path(scratch.__file__).read_text()
 MUTANTS = {
     "no scale": ("    if scale:\n", "    if False:\n"),
     "scaled by d_head": ("scores / math.sqrt(d_head)", "scores / d_head"),
-    "scaled by d_model": ("math.sqrt(d_head)", "math.sqrt(d_head * Q.shape[0])"),
+    "scaled by the width of all heads": ("math.sqrt(d_head)", "math.sqrt(d_head * len(Q))"),
     "scaled always": ("    if scale:\n", "    if True:\n"),
     "mask inverted": ("masked_fill(mask == 0, -math.inf)", "masked_fill(mask == 1, -math.inf)"),
     "mask of zeros": ("masked_fill(mask == 0, -math.inf)", "masked_fill(mask == 0, 0.0)"),
@@ -37,7 +37,10 @@ MUTANTS = {
     ),
     "softmax over queries": ("weights = _softmax(scores)", "weights = _softmax(scores.mT).mT"),
     "softmax without the maximum": ("torch.exp(scores - largest)", "torch.exp(scores)"),
-    "queries and keys swapped": ("Q @ K.transpose(-2, -1)", "K @ Q.transpose(-2, -1)"),
+    "queries and keys swapped": (
+        "Q.to(wide) @ K.to(wide).transpose", "K.to(wide) @ Q.to(wide).transpose"
+    ),
+    "scores in half precision": ("torch.promote_types(Q.dtype, torch.float32)", "Q.dtype"),
     "keys for values": ("V = split_heads(x @ W_V)", "V = split_heads(x @ W_K)"),
     "no output projection": ("return joined @ W_O, weights", "return joined, weights"),
     "output projection transposed": ("joined @ W_O, weights", "joined @ W_O.T, weights"),
@@ -121,8 +124,11 @@ def parts(T=3, d_model=4):
             lambda x, W, m: scratch.multi_head_attention(x, *W[:3], W[3][:, :3], 2, m),
             ["(4, 4)", "W_O (4, 3)"],
         ),
-        (lambda x, W, m: scratch.attention_entropy(x - 5), ["negative", "smallest is -"]),
-        (lambda x, W, m: scratch.write_heatmap(m, ["a", "b"], "x.png", ""), ["2 tokens", "(3, 3)"]),
+        (lambda x, W, m: scratch.attention_entropy(x - 5), ["not negative", "got -"]),
+        (
+            lambda x, W, m: scratch.write_heatmap(m, ["a", "b"], "x.png", ""),
+            ["2 tokens", "(3, 3)", "another text"],
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_with_its_numbers(call, numbers):
@@ -158,6 +164,11 @@ def test_half_precision_entropy_is_summed_in_float32():
     entropy = scratch.attention_entropy(weights)
     assert entropy.dtype == torch.float32
     assert entropy.item() == pytest.approx(1000 / 1024 * math.log(1024), rel=1e-6)
+
+
+def test_positive_scores_are_not_taken_for_weights():
+    with pytest.raises(ValueError, match="a sum of 5"):
+        scratch.attention_entropy(torch.tensor([3.0, 2.0]))
 
 
 def test_a_nan_weight_is_not_swept_away():
@@ -199,6 +210,18 @@ def test_heatmap_labels_are_literal_and_thinned(T, n_labels, tmp_path, monkeypat
         assert len(positions) == n_labels
         assert [label.get_text() for label in labels] == [tokens[p] for p in positions]
         assert not any(label.get_parse_math() for label in labels)
+
+
+def test_heatmap_of_hostile_labels_nan_and_a_path_without_a_suffix(tmp_path):
+    from matplotlib.image import imread
+
+    weights = torch.tensor([[1.0, 0.0], [math.nan, 0.0]])
+    scratch.write_heatmap(weights, ["\ud800", "x" * 300], tmp_path / "plain", "title")
+    assert [path.name for path in tmp_path.iterdir()] == ["plain"]
+    colors = {
+        tuple(c) for c in imread(tmp_path / "plain", format="png").reshape(-1, 4)[:, :3].round(2)
+    }
+    assert (1.0, 0.0, 0.0) in colors  # the NaN is red
 
 
 def test_without_matplotlib_the_heatmap_says_what_to_install(monkeypatch, tmp_path):

@@ -5,7 +5,6 @@ quick and `clearhead doctor` works where torch does not.
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -49,6 +48,12 @@ class Verb:
     run: Callable[[argparse.Namespace], int]
 
 
+def _directory(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("the name of a directory is empty")
+    return Path(text)
+
+
 # demo -----------------------------------------------------------------------------------------
 
 
@@ -65,7 +70,7 @@ def _demo_arguments(parser: argparse.ArgumentParser) -> None:
         "--file", metavar="PATH", help="the same from a UTF-8 file (- to read a pipe)"
     )
     parser.add_argument(
-        "--output-dir", type=Path, default=Path("outputs"), metavar="DIR",
+        "--output-dir", type=_directory, default=Path("outputs"), metavar="DIR",
         help="where the pictures, the log and results.json go (default: outputs)",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print results.json, not the text")
@@ -118,7 +123,12 @@ def _scaling_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--tokens", type=int, metavar="N", help="queries, and keys (default 1024)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed (default 0)")
-    parser.add_argument("--output-dir", type=Path, metavar="DIR", help="write scaling.png there")
+    parser.add_argument(
+        "--output-dir",
+        type=_directory,
+        metavar="DIR",
+        help="also write scaling.png and .json there",
+    )
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
 
 
@@ -182,9 +192,11 @@ def main(arguments: Sequence[str] | None = None, program: str | None = None) -> 
         return status
     except Mistake as mistake:
         return _complain(f"{name}: {mistake}", 2)
-    except BrokenPipeError:  # the reader, `head` for instance, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + 13  # as the shell says it of a program that SIGPIPE has ended
+    except BrokenPipeError:
+        from clearhead.views.terminal import silence
+
+        silence(sys.stdout)
+        return 0
     except ImportError as error:
         return _complain(f"{name}: {error}. `clearhead doctor` says what to install", 2)
     except OSError as error:

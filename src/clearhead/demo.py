@@ -9,7 +9,7 @@ JSON are four readings of that record; none of them computes attention again.
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,14 @@ from torch import Tensor
 
 from clearhead import __version__
 from clearhead.files import json_text, make_directory, write_files
-from clearhead.scaling import HEAD_SIZES, N_TOKENS, ScalingRow, measure_scaling, scaling_table
+from clearhead.scaling import (
+    HEAD_SIZES,
+    N_TOKENS,
+    ScalingRow,
+    measure_scaling,
+    scaling_results,
+    scaling_table,
+)
 from clearhead.scratch import (
     attention_entropy,
     causal_mask,
@@ -239,8 +246,8 @@ def on_oddities(built: Build) -> list[str]:
     lines = ["=== What is odd here ==="]
     if built.same_rows:
         lines += [
-            f"  W_Q's first {built.same_rows} rows are exactly x / sqrt(d_model): one seed, one "
-            "random stream for both.",
+            f"  W_Q's first {_count(built.same_rows, 'row')} repeat x / sqrt(d_model) exactly: one "
+            "seed, one random stream.",
             "  Kept, so that the figures stay what they were; the experiment above has its own "
             "streams.",
         ]
@@ -249,11 +256,15 @@ def on_oddities(built: Build) -> list[str]:
     return lines if len(lines) > 1 else []
 
 
+def _count(n: int, thing: str) -> str:
+    return f"{n} {thing}" if n == 1 else f"{n} {thing}s"
+
+
 def _on_embeddings(tokens: Sequence[str]) -> list[str]:
     repeated = [token for token, times in Counter(tokens).items() if times > 1]
     differ = f", and no two {readable(repeated[0])!r} are alike" if repeated else ""
     return [
-        f"  Embeddings are random, one per position{differ}: any text of {len(tokens)} tokens",
+        f"  Embeddings are random, one per position{differ}: any text of this length",
         "  gives these numbers. They show the mechanism, not what a trained head would do.",
     ]
 
@@ -289,7 +300,7 @@ def results(built: Build, scaling: Sequence[ScalingRow]) -> dict[str, object]:
             "scaled": _head_results(built.scaled, built.mean_ceiling),
             "unscaled": _head_results(built.unscaled, built.mean_ceiling),
         },
-        "scaling": {"tokens": N_TOKENS, "rows": [asdict(row) for row in scaling]},
+        "scaling": scaling_results(scaling, N_TOKENS),
         "W_Q_rows_equal_to_x": built.same_rows,
     }
 
@@ -306,7 +317,7 @@ def _head_results(heads: Heads, ceiling: float) -> dict[str, object]:
 def pictures(built: Build, scaling: Sequence[ScalingRow]) -> dict[str, bytes]:
     """The three pictures, as PNG files by name."""
     settings, T = built.settings, built.T
-    size = f"{T} tokens, d_model {settings.d_model}, random projections"
+    size = f"{_count(T, 'token')}, d_model {settings.d_model}, random projections"
     return {
         "attention_heatmaps.png": plots.png_bytes(
             plots.heatmap_grid(
@@ -324,7 +335,7 @@ def pictures(built: Build, scaling: Sequence[ScalingRow]) -> dict[str, bytes]:
             )
         ),
         "scaling.png": plots.png_bytes(
-            plots.scaling_figure([asdict(r) for r in scaling], N_TOKENS)
+            plots.scaling_figure(scaling_results(scaling, N_TOKENS)["rows"], N_TOKENS)
         ),
     }
 

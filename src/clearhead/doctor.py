@@ -8,7 +8,7 @@ import importlib.metadata
 import platform
 import subprocess
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from clearhead import __version__
@@ -30,16 +30,28 @@ class Finding:
     remedy: str = ""
 
 
-# name, what it is for, whether clearhead cannot do without it
-_PACKAGES = (
-    ("torch", "everything but this verb", True),
-    ("numpy", "everything but this verb", True),
-    ("matplotlib", "pictures", True),
-    ("rich", "colors and progress bars", False),
-    ("pytest", "make test", False),
-    ("hypothesis", "make test", False),
-    ("ruff", "make test", False),
-    ("mypy", "make test", False),
+@dataclass(frozen=True)
+class Package:
+    """What to look for. module: what is imported, where it is not called as the package is."""
+
+    name: str
+    purpose: str
+    needed: bool = False
+    module: str = ""
+    remedy: str = ""
+
+
+_WITH_TESTS = "`make test` brings it"
+PACKAGES = (
+    Package("torch", "everything but this verb", needed=True),
+    Package("numpy", "everything but this verb", needed=True),
+    Package("matplotlib", "pictures", needed=True),
+    Package("rich", "colors and progress bars"),
+    Package("pytest", "make test", remedy=_WITH_TESTS),
+    Package("pytest-xdist", "make test", module="xdist", remedy=_WITH_TESTS),
+    Package("hypothesis", "make test", remedy=_WITH_TESTS),
+    Package("ruff", "make test", remedy=_WITH_TESTS),
+    Package("mypy", "make test", remedy=_WITH_TESTS),
 )
 
 
@@ -56,16 +68,17 @@ def examine_python() -> Finding:
     )
 
 
-def examine_package(name: str, purpose: str, needed: bool) -> Finding:
+def examine(package: Package) -> Finding:
     """Whether a package is installed and, tried in a process of its own, can be imported."""
-    install = f"{sys.executable} -m pip install {name}"
+    found = Finding(package.name, "ok", "-", package.purpose, package.needed)
+    install = f"{sys.executable} -m pip install {package.name}"
     try:
-        version = importlib.metadata.version(name)
+        found = replace(found, seen=importlib.metadata.version(package.name))
     except importlib.metadata.PackageNotFoundError:
-        return Finding(name, "missing", "-", purpose, needed, install)
+        return replace(found, status="missing", remedy=package.remedy or install)
     try:
         trial = subprocess.run(
-            [sys.executable, "-c", f"import {name}"],
+            [sys.executable, "-c", f"import {package.module or package.name}"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -77,16 +90,16 @@ def examine_package(name: str, purpose: str, needed: bool) -> Finding:
         why = f"import takes more than {_PATIENCE} s"
     else:
         if trial.returncode == 0:
-            return Finding(name, "ok", version, purpose, needed)
+            return found
     reinstall = f"{install} --force-reinstall"
-    return Finding(name, "broken", f"{version}: {why}", purpose, needed, reinstall)
+    return replace(found, status="broken", seen=f"{found.seen}: {why}", remedy=reinstall)
 
 
 def run(terminal: Terminal, as_json: bool = False) -> int:
     """Print what was found; 0 if all that clearhead cannot do without is there, else 1."""
     findings = [examine_python()]
-    for package in terminal.progress(_PACKAGES, "trying each package", len(_PACKAGES)):
-        findings.append(examine_package(*package))
+    for package in terminal.progress(PACKAGES, "trying each package", len(PACKAGES)):
+        findings.append(examine(package))
     lacking = [found for found in findings if found.status != "ok"]
     if as_json:
         document = {"clearhead": __version__, "findings": [asdict(found) for found in findings]}
@@ -97,7 +110,7 @@ def run(terminal: Terminal, as_json: bool = False) -> int:
         )
         for found in findings:
             terminal.line(
-                f"  {found.name:<11} {found.status:<8} {found.seen:<12} "
+                f"  {found.name:<12} {found.status:<8} {found.seen:<12} "
                 f"{'needed' if found.needed else 'optional'}: {found.purpose}"
             )
         terminal.line()

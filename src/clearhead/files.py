@@ -16,11 +16,14 @@ def make_directory(directory: Path) -> None:
 
     Raises OSError (of the fitting kind) otherwise.
     """
-    if directory.exists() and not directory.is_dir():
-        raise NotADirectoryError(20, "is a file, but a directory is needed", str(directory))
-    directory.mkdir(parents=True, exist_ok=True)
-    probe = _stage(directory, "probe", b"")
-    probe.unlink()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        _stage(directory, "probe", b"").unlink()
+    except OSError as error:
+        why = "it is a file" if directory.is_file() else error.strerror
+        raise OSError(
+            error.errno, f"nothing can be written there ({why}); choose another", str(directory)
+        ) from error
 
 
 def write_files(directory: Path, contents: Mapping[str, bytes]) -> None:

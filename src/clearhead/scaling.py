@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -66,9 +67,9 @@ def measure_scaling(
     one, as they are measured. Raises ValueError, before any work, for sizes that cannot be.
     """
     if not head_sizes or min(head_sizes) < 1:
-        raise ValueError(f"head sizes must be 1 or more; got {list(head_sizes)}")
+        raise ValueError(f"d_head must be 1 or more; got {list(head_sizes)}")
     if n_tokens < 2:
-        raise ValueError(f"n_tokens must be 2 or more, for there to be a choice; got {n_tokens}")
+        raise ValueError(f"tokens must be 2 or more, for there to be a choice; got {n_tokens}")
     if 2 * n_tokens * max(head_sizes) > _MOST_INPUTS:
         raise ValueError(
             f"{n_tokens} tokens with d_head {max(head_sizes)} make {2 * n_tokens * max(head_sizes)}"
@@ -128,12 +129,23 @@ def scaling_table(rows: Sequence[ScalingRow], n_tokens: int) -> list[str]:
             f"  {row.d_head:>6}  {math.sqrt(row.d_head):>5.1f}  {row.score_std:>6.2f}  "
             + "  ".join(f"{scaled:>7.3f}  {unscaled:>8.3f}" for scaled, unscaled in pairs)
         )
+    most = max(row.unscaled.max_prob for row in rows)
+    least = min(row.unscaled.gradient for row in rows)
     return [
         *lines,
-        "  q·k adds up d_head products of variance 1, so it grows as sqrt(d_head). Undivided, one",
-        "  key takes nearly all and little gradient gets back to the scores; divided, every head",
-        "  size starts out the same. Gradient kept: the share of a ±1 push on the weights.",
+        "  q·k adds up d_head products of variance 1, so it grows as sqrt(d_head). Undivided, the",
+        f"  larger the head, the more one key takes (here up to {most:.3f}) and the less gradient",
+        f"  is kept, of a ±1 push on the weights (down to {least:.3f}); divided, all are alike.",
     ]
+
+
+def scaling_results(rows: Sequence[ScalingRow], n_tokens: int) -> dict[str, Any]:
+    """The rows as what json.dumps takes, with everything that the table shows."""
+    return {
+        "tokens": n_tokens,
+        "max_entropy": math.log(n_tokens),
+        "rows": [{"sqrt_d_head": math.sqrt(row.d_head), **asdict(row)} for row in rows],
+    }
 
 
 def run(
@@ -152,11 +164,11 @@ def run(
     if output_dir is not None:
         make_directory(output_dir)
     rows = list(terminal.progress(measuring, "scaling experiment", len(head_sizes)))
-    dicts = [asdict(row) for row in rows]
-    document = json_text({"tokens": n_tokens, "seed": seed, "rows": dicts})
+    numbers = scaling_results(rows, n_tokens)
+    document = json_text({"seed": seed, **numbers})
     terminal.lines([document] if as_json else scaling_table(rows, n_tokens))
     if output_dir is not None:
-        picture = plots.png_bytes(plots.scaling_figure(dicts, n_tokens))
+        picture = plots.png_bytes(plots.scaling_figure(numbers["rows"], n_tokens))
         write_files(output_dir, {"scaling.png": picture, "scaling.json": f"{document}\n".encode()})
         if not as_json:
             terminal.line(f"scaling.png and scaling.json written to {output_dir.resolve()}")

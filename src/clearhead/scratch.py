@@ -1,26 +1,26 @@
-"""Causal self-attention from first principles: seven functions, in the order the data meets them.
+"""Causal self-attention from first principles: seven functions and the few that they share.
 
-A *head* lets every position of a sequence look back at the positions before it and take a weighted
-average of what it finds there. Three projections of the same embeddings say what happens:
+A *head* lets every position look back at the positions before it and take a weighted average of
+what it finds there. Three projections of the same embeddings say what happens:
 
     Q = x W_Q     the query: what position i is looking for
     K = x W_K     the key:   what position j offers to be found by
     V = x W_V     the value: what position j hands over once it is found
 
-    weights = softmax(Q Kᵀ / sqrt(d_head) + mask)        row i: how much i takes from each j <= i
+    weights = softmax(Q Kᵀ / sqrt(d_head), hidden keys at -inf)     row i: what i takes from each j
     out     = weights V
 
-The formula is equation 1 of Vaswani et al., "Attention Is All You Need" (2017, arXiv:1706.03762).
+That is equation 1 of Vaswani et al., "Attention Is All You Need" (2017, arXiv:1706.03762).
 
 Letters, one meaning each, at the end of nearly every line:
 
     T        tokens; rows are queries (who looks), columns are keys (who is looked at)
     d_model  numbers in an embedding
     H        heads
-    d_head   numbers in a query, key or value of one head
+    d_head   numbers in a query or key of one head; d_v in a value
+    ...      any leading axes: none for one head, H for many
 
-This file needs torch and the standard library, nothing else: copy it anywhere and import it. It
-keeps every weight, T x T of them, because here they are the point.
+This file needs torch and nothing else: copy it anywhere. It keeps every weight, T x T of them.
 """
 
 import math
@@ -65,8 +65,7 @@ def make_input_embeddings(T: int, d_model: int, seed: int = 0) -> Tensor:
 def causal_mask(T: int) -> Tensor:
     """Lower-triangular ones: 1 where position i may attend to position j, that is where j <= i.
 
-    With it a model cannot read the answer it is being trained to predict, and each of the T
-    positions becomes a training example of its own.
+    With it a model cannot read the answer that it is being trained to predict.
 
     Returns (T, T), float32 zeros and ones. Raises ValueError if T is below 1.
     """
@@ -88,9 +87,8 @@ def single_head_attention(
     x is (T, d_model); W_Q and W_K are (d_model, d_head); W_V is (d_model, d_v); mask is (T, T),
     1 = may attend, 0 = may not. scale=False leaves out 1/sqrt(d_head), to see what it is for.
 
-    Returns out (T, d_v) and weights (T, T). Each row of weights sums to 1; the row of a position
-    that may see nothing is all 0, and so is its output. Raises ValueError, with every shape, if
-    the shapes do not fit.
+    Returns out (T, d_v) and weights (T, T). A row of weights sums to 1; of a position that may see
+    nothing it is all 0, and so is the output. Raises ValueError, with the shapes that do not fit.
     """
     _check_shapes(x, mask, W_Q=W_Q, W_K=W_K, W_V=W_V)
     Q = x @ W_Q  # (T, d_model) @ (d_model, d_head) -> (T, d_head)
@@ -101,8 +99,9 @@ def single_head_attention(
 
 def _attend(Q: Tensor, K: Tensor, V: Tensor, mask: Tensor, scale: bool) -> tuple[Tensor, Tensor]:
     """The heart of the matter, for one head (T, d_head) or for H at once (H, T, d_head)."""
+    wide = torch.promote_types(Q.dtype, torch.float32)  # half precision overflows at 65504
     # Entry (i, j) is the dot product q_i . k_j: large where what i seeks is what j offers.
-    scores = Q @ K.transpose(-2, -1)  # (..., T, d_head) @ (..., d_head, T) -> (..., T, T)
+    scores = Q.to(wide) @ K.to(wide).transpose(-2, -1)  # (..., T, d_head) -> (..., T, T)
 
     # With components of variance 1, q_i . k_j adds up d_head products of variance 1: its variance
     # is d_head and its typical size sqrt(d_head). Dividing by that keeps the typical score at 1
@@ -117,13 +116,14 @@ def _attend(Q: Tensor, K: Tensor, V: Tensor, mask: Tensor, scale: bool) -> tuple
     scores = scores.masked_fill(mask == 0, -math.inf)  # mask (T, T) serves every head
 
     weights = _softmax(scores)  # (..., T, T)
-    return weights @ V, weights  # (..., T, T) @ (..., T, d_v) -> (..., T, d_v)
+    out = weights @ V.to(wide)  # (..., T, T) @ (..., T, d_v) -> (..., T, d_v)
+    return out.to(V.dtype), weights
 
 
 def _softmax(scores: Tensor) -> Tensor:
-    """softmax(s)_j = exp(s_j) / sum_k exp(s_k) over the last axis; a row of only -inf gives zeros.
+    """softmax(s)_j = exp(s_j) / (exp(s_0) + exp(s_1) + ...) per row; only -inf gives only zeros.
 
-    Subtracting the row's largest score changes nothing, exp(s - m) / exp(t - m) = exp(s) / exp(t),
+    Subtracting the row's largest score from all of them divides above and below by the same number,
     and keeps exp from overflowing: exp(89) is already more than float32 can hold.
     """
     largest = scores.amax(dim=-1, keepdim=True)  # (..., T, 1)
@@ -151,8 +151,8 @@ def multi_head_attention(
         head_h = attention of (Q, K, V)[:, h d_head : (h+1) d_head]
         out    = [head_0 | head_1 | ... | head_(H-1)] W_O
 
-    One head has one softmax, so one thing to look for per position. H heads have H of them, for
-    the price of one: H slices of d_model / H numbers are multiplied, not H times d_model.
+    One head has one softmax, so one thing to look for per position. H heads have H of them, for as
+    many multiplications: each works on d_model / H numbers. Only the T x T maps become H.
 
     x is (T, d_model), the four projections are (d_model, d_model), mask is (T, T) and shared.
     Returns out (T, d_model) and weights (H, T, T). Raises ValueError, naming every number, if
@@ -165,7 +165,7 @@ def multi_head_attention(
     def split_heads(joined: Tensor) -> Tensor:
         # view cuts each token's d_model numbers into H runs of d_head; transpose then brings one
         # head's tokens together. A bare view(H, T, d_head) has the right shape and the wrong
-        # content: it deals whole tokens out to the heads, and the mask no longer hides the future.
+        # content: it deals the tokens out to the heads, and the mask no longer hides the future.
         return joined.view(T, n_heads, d_head).transpose(0, 1)  # (T, H, d_head) -> (H, T, d_head)
 
     Q = split_heads(x @ W_Q)  # (T, d_model) -> (H, T, d_head)
@@ -183,20 +183,20 @@ def multi_head_attention(
 
 
 def attention_entropy(weights: Tensor) -> Tensor:
-    """Shannon entropy of each row of weights, in nats: H_i = -sum_j p_ij log p_ij.
+    """Shannon entropy of each row of weights, in nats: entropy_i = -sum_j p_ij log p_ij.
 
-    0 when one key takes everything, log(n) when n keys share alike; exp(H) reads as "this many
+    0 when one key takes everything, log(n) when n keys share alike: exp(entropy) reads as "so many
     keys". A weight of zero contributes exactly 0, the limit of p log p: no epsilon is added, which
     over many keys would add up to entropy that is not there. Sums in float32 or better.
 
-    weights is (..., keys), not negative. Returns (...). Gradients are finite at zero weights too.
-    Raises ValueError for a negative weight: those are scores, not yet weights.
+    weights is (..., keys). Returns (...), with finite gradients. Raises ValueError for a negative
+    weight or a row that sums to more than 1.
     """
     p = weights.to(torch.promote_types(weights.dtype, torch.float32))  # (..., keys)
-    if (p < 0).any():
+    if (p < 0).any() or (p.sum(dim=-1) > 1.01).any():
         raise ValueError(
-            f"weights cannot be negative; the smallest is {p.min().item():.4g}. "
-            "Are these scores, from before the softmax?"
+            f"a row of weights is not negative and sums to 1; got {p.min().item():.4g} and a sum "
+            f"of {p.sum(dim=-1).max().item():.4g}. Are these scores, from before the softmax?"
         )
     log_p = p.masked_fill(p == 0, 1.0).log()  # (..., keys), log(1) = 0 where p = 0
     entropy = -(p * log_p).sum(dim=-1)  # (...)
@@ -211,10 +211,9 @@ def init_projections(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Four random projections W_Q, W_K, W_V, W_O, drawn in this order from one seeded generator.
 
-    Each entry has variance 1 / d_model, so that x W, a sum of d_model products, keeps the variance
-    of x: the same reasoning as 1/sqrt(d_head), one step earlier.
+    Entries have variance 1 / d_model, so x W, a sum of d_model products, keeps the variance of x.
 
-    Returns four (d_model, d_model), float32. Raises ValueError as multi_head_attention does.
+    Returns four (d_model, d_model), float32. Raises ValueError if n_heads does not divide d_model.
     """
     _head_size(d_model, n_heads)
     generator = torch.Generator().manual_seed(seed)
@@ -241,8 +240,8 @@ def write_heatmap(weights: Tensor, tokens: Sequence[str], path: str | Path, titl
     maps = maps if maps.ndim == 3 else maps[None]  # (H, T, T)
     if maps.ndim != 3 or not maps.shape[1] == maps.shape[2] == len(tokens) or not maps.size:
         raise ValueError(
-            f"each of the {len(tokens)} tokens labels one row and one column, so weights must be "
-            f"({len(tokens)}, {len(tokens)}) for each head; got {tuple(weights.shape)}"
+            f"{len(tokens)} tokens label the rows and columns of each head, but weights are "
+            f"{tuple(weights.shape)}. Are they of another text, or is a special token counted once?"
         )
     H, T = maps.shape[:2]
     columns = min(H, 4)  # more would leave the labels no room
@@ -250,7 +249,8 @@ def write_heatmap(weights: Tensor, tokens: Sequence[str], path: str | Path, titl
     figure = Figure(figsize=(1 + 3.6 * columns, 0.8 + 3.6 * rows), layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False).flatten()
     ticks = range(0, T, math.ceil(T / 24))  # every token, or evenly fewer where they would overlap
-    labels = [tokens[i] for i in ticks]
+    # Shortened, and with escapes for what no font can draw.
+    labels = [tokens[i][:16].encode("utf-8", "backslashreplace").decode() for i in ticks]
     for head, panel in enumerate(panels):
         if head >= H:
             panel.axis("off")
@@ -258,13 +258,14 @@ def write_heatmap(weights: Tensor, tokens: Sequence[str], path: str | Path, titl
         image = panel.imshow(maps[head], cmap="viridis", vmin=0, vmax=1)  # one scale for all heads
         panel.set_xticks(ticks, labels, rotation=90, fontsize=7, parse_math=False)  # "$" is a "$"
         panel.set_yticks(ticks, labels, fontsize=7, parse_math=False)
-        panel.set_title(f"head {head}", fontsize=9)
+        panel.set_facecolor("red")  # shines through where a weight is NaN
+        panel.set(title=f"head {head}", xlabel="key", ylabel="query")
     figure.colorbar(image, ax=list(panels), label="attention weight", shrink=0.8)
     figure.suptitle(title, parse_math=False)
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing")  # a box is drawn; once is enough
-        figure.savefig(path, dpi=120)
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # a box in its place says enough
+        figure.savefig(path, dpi=120, format=Path(path).suffix[1:] or "png")
 
 
 # What the functions refuse --------------------------------------------------------------------
@@ -286,7 +287,7 @@ def _check_shapes(x: Tensor, mask: Tensor, square: bool = False, **projections: 
     if ((mask != 0) & (mask != 1)).any():
         raise ValueError(
             "mask must hold only 1 (may attend) and 0 (may not); got values from "
-            f"{mask.min().item():g} to {mask.max().item():g}. For an additive mask pass mask == 0"
+            f"{mask.min().item():g} to {mask.max().item():g}. If 0 and -inf: pass mask == 0 instead"
         )
 
 
@@ -294,6 +295,6 @@ def _head_size(d_model: int, n_heads: int) -> int:
     if n_heads < 1 or d_model < 1 or d_model % n_heads:
         raise ValueError(
             f"d_model={d_model} cannot be split into n_heads={n_heads} heads of equal size: "
-            "n_heads must be at least 1 and divide d_model"
+            "both must be at least 1, and n_heads must divide d_model"
         )
     return d_model // n_heads

@@ -205,13 +205,13 @@ def scaling_figure(rows: Sequence[Mapping[str, Any]], n_keys: int) -> Figure:
     pairs = {key: [np.array([_number(row, kind, key) for row in rows]) for kind in KINDS]
              for key in ("entropy", "max_prob", "gradient")}  # fmt: skip
     panels = (
-        ("1  q\u00b7k spreads: standard deviation of the scores", [std, std / root], root,
+        ("1  the scores: standard deviation of q\u00b7k", [std, std / root], root,
          "\u221ad_head"),
-        ("2  so the weights concentrate: entropy, nats", pairs["entropy"], np.log(n_keys) * one,
+        ("2  the weights: entropy of a row, nats", pairs["entropy"], np.log(n_keys) * one,
          f"log({n_keys:,}), all keys alike"),
-        ("3  onto one key: largest weight of a row", pairs["max_prob"], one,
+        ("3  largest weight of a row", pairs["max_prob"], one,
          "1, all on one key"),
-        ("4  and little gradient gets through: share of a push", pairs["gradient"], one,
+        ("4  gradient that gets through: share of a push", pairs["gradient"], one,
          "1, all of it"),
     )  # fmt: skip
     notes = [

@@ -5,6 +5,7 @@ pipe, the same words come out plain.
 """
 
 import itertools
+import os
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -65,7 +66,8 @@ class Terminal:
     """Standard output and standard error, as far as each can show things.
 
     Lines go to `out`, headings in color on a terminal; what its encoding cannot hold is spelled in
-    ASCII. Progress goes to `err`, so that it never stands between the lines.
+    ASCII. Progress goes to `err`, so that it never stands between the lines. A reader that leaves
+    early stops the lines and not the work.
     """
 
     def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
@@ -73,14 +75,21 @@ class Terminal:
         self.err = sys.stderr if err is None else err
         self._colored = _rich_console(self.out)
         self._watched = _rich_console(self.err)
+        self._left = False
 
     def line(self, text: str = "") -> None:
         """Print one line, a heading where it says `=== ... ===`."""
+        if self._left:
+            return
         text = _spelled(text, self.out)
-        if self._colored is not None and text.startswith("=== "):
-            self._colored.print(text, style="bold cyan", markup=False, soft_wrap=True)
-        else:
-            print(text, file=self.out, flush=True)
+        try:
+            if self._colored is not None and text.startswith("=== "):
+                self._colored.print(text, style="bold cyan", markup=False, soft_wrap=True)
+            else:
+                print(text, file=self.out, flush=True)
+        except BrokenPipeError:  # the reader, `head` for instance, has seen enough
+            self._left = True
+            silence(self.out)
 
     def lines(self, texts: Iterable[str]) -> None:
         for text in texts:
@@ -102,6 +111,11 @@ class Terminal:
         from rich.progress import track
 
         return track(items, label, total, console=self._watched, transient=True)
+
+
+def silence(stream: TextIO) -> None:
+    """Send what is still to be flushed nowhere: its reader has left, and Python would complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _spelled(text: str, stream: TextIO) -> str:
