@@ -7,17 +7,21 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 from packaging.requirements import Requirement
 from programs import BUILD, CLEARHEAD, ROOT, one_line, run
 
-from clearhead import demo, files
+from clearhead import demo, files, scratch
 from clearhead.cli import main
+from clearhead.views import plots
+from clearhead.views.terminal import curve
 
 DATA = Path(__file__).parent / "data"
 FILES = ["attention_heatmaps.png", "entropy.png", "results.json", "run_log.txt", "scaling.png"]
@@ -206,6 +210,56 @@ def test_as_json_prints_what_is_written(here, tmp_path):
     assert here("--json") == (tmp_path / "outputs/results.json").read_text("utf-8")
 
 
+def test_the_seed_reaches_every_number(here):
+    first, second = (strict_json(here("--json", "--seed", seed)) for seed in ("1", "2"))
+    assert (first["seed"], first["scaling"]["seed"]) == (1, 1)
+    assert first["single_head"]["weights"][1] != second["single_head"]["weights"][1]
+    for name in ("scaled", "unscaled"):
+        assert first["multi_head"][name]["entropy"] != second["multi_head"][name]["entropy"]
+    for a, b in zip(first["scaling"]["rows"], second["scaling"]["rows"], strict=True):
+        assert a["score_std"] != b["score_std"]
+        assert a["scaled"] != b["scaled"]
+
+
+def test_each_reading_of_the_build_reads_the_right_thing(tmp_path, monkeypatch):
+    """The pictures, the table and the log against the functions of scratch.py, called here."""
+    shown = {}
+    for name in ("heatmap_grid", "entropy_curves"):
+        original = getattr(plots, name)
+        monkeypatch.setattr(
+            plots,
+            name,
+            lambda *a, _o=original, _n=name, **k: shown.update({_n: (a, k)}) or _o(*a, **k),
+        )
+    assert main(["demo", "--full", "--seed", "3", "--output-dir", str(tmp_path)]) == 0
+    x, W = scratch.make_input_embeddings(8, 64, 3), scratch.init_projections(64, 8, 3)
+    mask = scratch.causal_mask(8)
+    scaled, unscaled = (
+        scratch.multi_head_attention(x, *W, 8, mask, scale)[1] for scale in (True, False)
+    )
+    (weights, tokens, _), options = shown["heatmap_grid"]
+    assert torch.equal(torch.from_numpy(weights), scaled)
+    assert (options["visible"] == mask.bool().numpy()).all()
+    assert list(tokens) == demo.TOY_SENTENCE.split()
+    (entropy, _), options = shown["entropy_curves"]
+    assert torch.equal(torch.from_numpy(entropy), scratch.attention_entropy(scaled))
+    assert options["ceiling"] == pytest.approx([math.log(i) for i in range(1, 9)])
+
+    log = (tmp_path / "run_log.txt").read_text("utf-8")
+    for head in range(8):
+        row = next(line for line in log.splitlines() if re.match(rf" +{head}   \d", line))
+        curves = row.split()[-2:]
+        for maps, drawn in ((scaled, curves[0]), (unscaled, curves[1])):
+            assert f"{maps[head].amax(-1).mean():.3f}" in row
+            rows = scratch.attention_entropy(maps[head])[1:]
+            shares = [h / math.log(i) for i, h in enumerate(rows.tolist(), start=2)]
+            assert drawn == curve([None, *shares])
+    results = strict_json((tmp_path / "results.json").read_text("utf-8"))
+    assert results["W_Q_rows_equal_to_x"] == 8
+    for heading in ("=== The same heads", "=== Why sqrt(d_head)", "=== What is odd"):
+        assert heading in log
+
+
 # Errors: one line, status 2, nothing half-written ---------------------------------------------
 
 
@@ -331,6 +385,14 @@ class KilledAtStep:
                 os.kill(os.getpid(), signal.SIGKILL)
             self.left -= 1
         return getattr(os, name)
+
+
+def test_closed_standard_streams_do_not_fail_the_work(tmp_path):
+    for closed in (">&-", "2>&-", ">&- 2>&-"):
+        command = " ".join(f"'{part}'" for part in [*BUILD, "--text", "a b", "--output-dir", "out"])
+        run(["sh", "-c", f"{command} {closed}"], cwd=tmp_path)
+        assert files_in(tmp_path / "out") == FILES
+        shutil.rmtree(tmp_path / "out")
 
 
 def test_two_at_once_end_in_whole_files(tmp_path):

@@ -155,10 +155,17 @@ def test_curve():
     assert curve([None] * 10 + [1.0] * 10, width=2) == "·█"
 
 
+def test_controls_of_a_terminal_are_spelled_out():
+    out = io.StringIO()
+    Terminal(out, io.StringIO()).line("a\x1b[31mb\x07\n{}")
+    assert out.getvalue() == "a\\x1b[31mb\\x07\n{}\n"
+
+
 def test_token_list_shows_both_ends():
     assert token_list(["a", "b"]) == "['a', 'b']"
     shown = token_list([str(i) for i in range(100)])
     assert shown.startswith("['0', '1', ")
+    assert len(token_list(["x" * 100_000])) < 80
     assert shown.endswith("'19', ... 77 more ..., '97', '98', '99']")
 
 
@@ -207,6 +214,11 @@ def test_a_broken_package_is_broken_and_not_the_doctor(tmp_path):
     said = run([sys.executable, "-c", code], cwd=tmp_path, PYTHONPATH=path).stdout
     assert "status='broken'" in said
     assert "1.2: ImportError: libwhatever.so is gone" in said
+
+
+def test_an_old_package_is_old():
+    found = doctor.examine(doctor.Package("pytest", "tests", at_least="999.0"))
+    assert (found.status, found.remedy[-16:]) == ("old", "pytest --upgrade")
 
 
 def test_only_what_is_needed_counts(monkeypatch, capsys):

@@ -1,5 +1,6 @@
 """Whole files or none."""
 
+import errno
 import json
 import math
 import os
@@ -31,10 +32,26 @@ def test_the_umask_decides_who_may_read(tmp_path):
 def test_a_failure_leaves_nothing_new(tmp_path):
     (tmp_path / "x").write_bytes(b"old")
     (tmp_path / "y").mkdir()
-    with pytest.raises(IsADirectoryError, match="y"):
+    with pytest.raises(IsADirectoryError, match="y was not written"):
         files.write_files(tmp_path, {"x": b"new", "y": b"new"})
     assert (tmp_path / "x").read_bytes() == b"old"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["x", "y"]
+
+
+def test_a_move_that_fails_takes_the_others_back(tmp_path, monkeypatch):
+    (tmp_path / "a").write_bytes(b"old")
+    moves = []
+
+    def replace(part, target):
+        moves.append(target)
+        if len(moves) == 3:
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+        os.rename(part, target)
+
+    monkeypatch.setattr(files.os, "replace", replace)
+    with pytest.raises(OSError, match=r"c was not written \(Device or resource busy\)"):
+        files.write_files(tmp_path, {"a": b"new", "b": b"new", "c": b"new"})
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == {"a": b"old"}
 
 
 def test_a_file_where_a_directory_should_be(tmp_path):

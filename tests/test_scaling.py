@@ -116,7 +116,8 @@ def test_as_json_and_with_a_picture(tmp_path, capsys):
         (["--d-head", "0"], "[0]"),
         (["--d-head", "64", "-1"], "[64, -1]"),
         (["--tokens", "1"], "got 1"),
-        (["--tokens", "9999999", "--d-head", "999"], "9999999 tokens with d_head 999"),
+        (["--tokens", "9999999"], "at most 32768 tokens; got 9999999"),
+        (["--tokens", "30000", "--d-head", "99999"], "30000 tokens with d_head 99999"),
         (["--d-head"], "--d-head"),
     ],
 )

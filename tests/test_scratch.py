@@ -53,7 +53,7 @@ MUTANTS = {
     "negative zero": ("entropy.clamp(min=0) + 0.0", "entropy"),
     "NaN for an empty row": ("total.masked_fill(total == 0, 1.0)", "total"),
     "another order of the projections": ("W_Q, W_K, W_V, W_O = (", "W_O, W_V, W_K, W_Q = ("),
-    "projections too large": ("generator=generator) / math.sqrt(d_model)", "generator=generator)"),
+    "projections too large": ("(W / math.sqrt(d_model) for", "(W for"),
 }  # fmt: skip
 
 
@@ -106,6 +106,7 @@ def parts(T=3, d_model=4):
         (lambda x, W, m: scratch.multi_head_attention(x, *W, 3, m), ["d_model=4", "n_heads=3"]),
         (lambda x, W, m: scratch.multi_head_attention(x, *W, 0, m), ["n_heads=0"]),
         (lambda x, W, m: scratch.multi_head_attention(x, *W, -2, m), ["n_heads=-2"]),
+        (lambda x, W, m: scratch.multi_head_attention(x, *W, 2.0, m), ["n_heads=2.0", "integers"]),
         (lambda x, W, m: scratch.multi_head_attention(x, *W, 2, m[:2]), ["(3, 3)", "(2, 3)"]),
         (lambda x, W, m: scratch.single_head_attention(x, *W[:3], m[:, :2]), ["(3, 3)", "(3, 2)"]),
         (lambda x, W, m: scratch.single_head_attention(x, *W[:3], m[None]), ["(1, 3, 3)"]),
@@ -222,6 +223,36 @@ def test_heatmap_of_hostile_labels_nan_and_a_path_without_a_suffix(tmp_path):
         tuple(c) for c in imread(tmp_path / "plain", format="png").reshape(-1, 4)[:, :3].round(2)
     }
     assert (1.0, 0.0, 0.0) in colors  # the NaN is red
+
+
+def test_the_heatmap_shows_the_weights(tmp_path, monkeypatch):
+    """Rows are queries; each panel its own head; viridis from 0 to 1; unused cells blank."""
+    from matplotlib.figure import Figure
+
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
+    weights = torch.rand(5, 3, 3, dtype=torch.float64).requires_grad_()
+    scratch.write_heatmap(weights, "abc", tmp_path / "map.png", "the title")
+    panels = drawn[0].axes[:8]
+    for head, panel in enumerate(panels[:5]):
+        (image,) = panel.get_images()
+        assert torch.equal(torch.tensor(image.get_array().data), weights[head].detach().float())
+        assert (image.get_clim(), image.get_cmap().name) == ((0, 1), "viridis")
+        assert (panel.get_title(), panel.get_xlabel()) == (f"head {head}", "key")
+    assert not any(panel.axison for panel in panels[5:])
+    assert drawn[0].get_suptitle() == "the title"
+    assert drawn[0].axes[8].get_ylabel() == "attention weight"
+
+
+def test_embeddings_are_float32_whatever_the_default():
+    wanted = scratch.make_input_embeddings(3, 16), *scratch.init_projections(16, 2)
+    torch.set_default_dtype(torch.float64)
+    try:
+        got = scratch.make_input_embeddings(3, 16), *scratch.init_projections(16, 2)
+        assert scratch.causal_mask(2).dtype == torch.float32
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert all(torch.equal(a, b) for a, b in zip(got, wanted, strict=True))
 
 
 def test_without_matplotlib_the_heatmap_says_what_to_install(monkeypatch, tmp_path):

@@ -5,9 +5,10 @@ quick and `clearhead doctor` works where torch does not.
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -178,6 +179,9 @@ def main(arguments: Sequence[str] | None = None, program: str | None = None) -> 
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     name = program or "clearhead"
+    for stream in ("stdout", "stderr"):  # closed by the caller: what is said goes nowhere
+        if getattr(sys, stream) is None:
+            setattr(sys, stream, open(os.devnull, "w"))  # noqa: SIM115 (for as long as we run)
     try:
         if not arguments or arguments[0] in ("-h", "--help", "help"):
             print(_overview())
@@ -208,7 +212,9 @@ def main(arguments: Sequence[str] | None = None, program: str | None = None) -> 
 
 def _complain(message: str, status: int) -> int:
     line = " ".join(message.split())  # one line, whatever was in it
-    print(line.encode("ascii", "backslashreplace").decode(), file=sys.stderr)
+    encoding = sys.stderr.encoding or "ascii"
+    with suppress(OSError):
+        print(line.encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)
     return status
 
 

@@ -300,7 +300,7 @@ def results(built: Build, scaling: Sequence[ScalingRow]) -> dict[str, object]:
             "scaled": _head_results(built.scaled, built.mean_ceiling),
             "unscaled": _head_results(built.unscaled, built.mean_ceiling),
         },
-        "scaling": scaling_results(scaling, N_TOKENS),
+        "scaling": scaling_results(scaling, N_TOKENS, settings.seed),
         "W_Q_rows_equal_to_x": built.same_rows,
     }
 
@@ -335,7 +335,9 @@ def pictures(built: Build, scaling: Sequence[ScalingRow]) -> dict[str, bytes]:
             )
         ),
         "scaling.png": plots.png_bytes(
-            plots.scaling_figure(scaling_results(scaling, N_TOKENS)["rows"], N_TOKENS)
+            plots.scaling_figure(
+                scaling_results(scaling, N_TOKENS, settings.seed)["rows"], N_TOKENS
+            )
         ),
     }
 
@@ -353,7 +355,11 @@ def run(settings: Settings, output_dir: Path, terminal: Terminal, as_json: bool 
     built = build(settings)
     if not as_json:
         terminal.lines([*opening(built), *on_heads(built), ""])
-    scaling = list(terminal.progress(measure_scaling(), "scaling experiment", len(HEAD_SIZES)))
+    scaling = list(
+        terminal.progress(
+            measure_scaling(seed=settings.seed), "scaling experiment", len(HEAD_SIZES)
+        )
+    )
     rest = [*scaling_table(scaling, N_TOKENS), "", *on_oddities(built)]
     if not as_json:
         terminal.lines(rest)

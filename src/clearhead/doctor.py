@@ -6,6 +6,7 @@ for is imported in a process of its own, so that a broken installation cannot br
 
 import importlib.metadata
 import platform
+import re
 import subprocess
 import sys
 from dataclasses import asdict, dataclass, replace
@@ -39,11 +40,12 @@ class Package:
     needed: bool = False
     module: str = ""
     remedy: str = ""
+    at_least: str = "0"
 
 
 _WITH_TESTS = "`make test` brings it"
 PACKAGES = (
-    Package("torch", "everything but this verb", needed=True),
+    Package("torch", "everything but this verb", needed=True, at_least="2.6"),
     Package("numpy", "everything but this verb", needed=True),
     Package("matplotlib", "pictures", needed=True),
     Package("rich", "colors and progress bars"),
@@ -73,15 +75,16 @@ def examine(package: Package) -> Finding:
     found = Finding(package.name, "ok", "-", package.purpose, package.needed)
     install = f"{sys.executable} -m pip install {package.name}"
     try:
-        found = replace(found, seen=importlib.metadata.version(package.name))
-    except importlib.metadata.PackageNotFoundError:
+        found = replace(found, seen=importlib.metadata.version(package.name) or "?")
+    except (importlib.metadata.PackageNotFoundError, KeyError):
         return replace(found, status="missing", remedy=package.remedy or install)
     try:
         trial = subprocess.run(
-            [sys.executable, "-c", f"import {package.module or package.name}"],
+            [sys.executable, "-P", "-c", f"import {package.module or package.name}"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=_PATIENCE,
             check=False,
         )
@@ -89,10 +92,16 @@ def examine(package: Package) -> Finding:
     except subprocess.TimeoutExpired:
         why = f"import takes more than {_PATIENCE} s"
     else:
+        if trial.returncode == 0 and _numbers(found.seen) < _numbers(package.at_least):
+            return replace(found, status="old", remedy=f"{install} --upgrade")
         if trial.returncode == 0:
             return found
     reinstall = f"{install} --force-reinstall"
     return replace(found, status="broken", seen=f"{found.seen}: {why}", remedy=reinstall)
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in re.findall(r"\d+", version)[:2]]
 
 
 def run(terminal: Terminal, as_json: bool = False) -> int:

@@ -1,7 +1,10 @@
 """Files that are whole or not there: what is written never shows half of itself."""
 
+import errno
 import json
 import os
+import secrets
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -31,25 +34,40 @@ def write_files(directory: Path, contents: Mapping[str, bytes]) -> None:
 
     Each is written in full beside its place, under a name of this process's own, and moved there
     only when all are on the disk. A reader, a second copy running at once or a kill in the middle
-    therefore finds whole files only. Raises OSError; nothing of an unfinished write stays behind.
+    therefore finds whole files only; if a move fails, those before it are taken back. Raises
+    OSError; nothing of an unfinished write stays behind.
     """
     staged: dict[Path, Path] = {}
+    kept: dict[Path, Path | None] = {}  # what stood in each place before; None: nothing
     try:
         for name, content in contents.items():
             if (directory / name).is_dir():
-                raise IsADirectoryError(21, os.strerror(21), str(directory / name))
-            staged[_stage(directory, name, content)] = directory / name
-        for part, target in staged.items():
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+            staged[directory / name] = _stage(directory, name, content)
+        for target, part in staged.items():
+            kept[target] = _second_name(target)
             os.replace(part, target)
+    except BaseException as error:
+        for target, old in kept.items():
+            if old is not None:
+                os.replace(old, target)
+            elif target not in staged or not staged[target].exists():
+                target.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise OSError(
+                error.errno, f"{name} was not written ({error.strerror})", str(directory)
+            ) from error
+        raise
     finally:
-        for part in staged:
-            part.unlink(missing_ok=True)
+        for path in (*staged.values(), *kept.values()):
+            if path is not None:
+                path.unlink(missing_ok=True)
 
 
 def _stage(directory: Path, name: str, content: bytes) -> Path:
-    part = directory / f".{name}.{os.getpid()}.part"
+    part = _name_beside(directory / name)
     try:
-        with open(part, "wb") as file:  # the umask decides who may read, as for any file
+        with open(part, "xb") as file:  # the umask decides who may read, as for any file
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -57,3 +75,19 @@ def _stage(directory: Path, name: str, content: bytes) -> Path:
         part.unlink(missing_ok=True)
         raise
     return part
+
+
+def _second_name(target: Path) -> Path | None:
+    """A second name for the file that is there now, to put it back with; None if there is none."""
+    if not target.exists():
+        return None
+    second = _name_beside(target)
+    try:
+        os.link(target, second)
+    except OSError:  # not every file system has links
+        shutil.copy2(target, second)
+    return second
+
+
+def _name_beside(target: Path) -> Path:
+    return target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.part")

@@ -27,6 +27,7 @@ N_TOKENS = 1024  # fewer give noisy figures
 
 _BLOCK = 1 << 22  # weights held at once: 16 MiB in float32
 _MOST_INPUTS = 1 << 30  # numbers in q and k together: 4 GiB in float32
+_MOST_TOKENS = 1 << 15  # a billion scores for each head size: minutes
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,8 @@ def measure_scaling(
         raise ValueError(f"d_head must be 1 or more; got {list(head_sizes)}")
     if n_tokens < 2:
         raise ValueError(f"tokens must be 2 or more, for there to be a choice; got {n_tokens}")
+    if n_tokens > _MOST_TOKENS:
+        raise ValueError(f"this experiment takes at most {_MOST_TOKENS} tokens; got {n_tokens}")
     if 2 * n_tokens * max(head_sizes) > _MOST_INPUTS:
         raise ValueError(
             f"{n_tokens} tokens with d_head {max(head_sizes)} make {2 * n_tokens * max(head_sizes)}"
@@ -139,10 +142,11 @@ def scaling_table(rows: Sequence[ScalingRow], n_tokens: int) -> list[str]:
     ]
 
 
-def scaling_results(rows: Sequence[ScalingRow], n_tokens: int) -> dict[str, Any]:
+def scaling_results(rows: Sequence[ScalingRow], n_tokens: int, seed: int) -> dict[str, Any]:
     """The rows as what json.dumps takes, with everything that the table shows."""
     return {
         "tokens": n_tokens,
+        "seed": seed,
         "max_entropy": math.log(n_tokens),
         "rows": [{"sqrt_d_head": math.sqrt(row.d_head), **asdict(row)} for row in rows],
     }
@@ -164,8 +168,8 @@ def run(
     if output_dir is not None:
         make_directory(output_dir)
     rows = list(terminal.progress(measuring, "scaling experiment", len(head_sizes)))
-    numbers = scaling_results(rows, n_tokens)
-    document = json_text({"seed": seed, **numbers})
+    numbers = scaling_results(rows, n_tokens, seed)
+    document = json_text(numbers)
     terminal.lines([document] if as_json else scaling_table(rows, n_tokens))
     if output_dir is not None:
         picture = plots.png_bytes(plots.scaling_figure(numbers["rows"], n_tokens))

@@ -56,7 +56,7 @@ def make_input_embeddings(T: int, d_model: int, seed: int = 0) -> Tensor:
     if T < 1 or d_model < 1:
         raise ValueError(f"embeddings need T >= 1 and d_model >= 1; got T={T}, d_model={d_model}")
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(T, d_model, generator=generator)  # (T, d_model)
+    return torch.randn(T, d_model, generator=generator, dtype=torch.float32)  # (T, d_model)
 
 
 # 2. Who may look at whom ----------------------------------------------------------------------
@@ -71,7 +71,7 @@ def causal_mask(T: int) -> Tensor:
     """
     if T < 1:
         raise ValueError(f"a mask needs at least one position; got T={T}")
-    return torch.tril(torch.ones(T, T))  # (T, T)
+    return torch.tril(torch.ones(T, T, dtype=torch.float32))  # (T, T)
 
 
 # 3. One head ----------------------------------------------------------------------------------
@@ -217,9 +217,9 @@ def init_projections(
     """
     _head_size(d_model, n_heads)
     generator = torch.Generator().manual_seed(seed)
-    W_Q, W_K, W_V, W_O = (
-        torch.randn(d_model, d_model, generator=generator) / math.sqrt(d_model) for _ in range(4)
-    )
+    size = (d_model, d_model)
+    drawn = (torch.randn(size, generator=generator, dtype=torch.float32) for _ in range(4))
+    W_Q, W_K, W_V, W_O = (W / math.sqrt(d_model) for W in drawn)  # each (d_model, d_model)
     return W_Q, W_K, W_V, W_O
 
 
@@ -292,9 +292,9 @@ def _check_shapes(x: Tensor, mask: Tensor, square: bool = False, **projections: 
 
 
 def _head_size(d_model: int, n_heads: int) -> int:
-    if n_heads < 1 or d_model < 1 or d_model % n_heads:
+    if not isinstance(n_heads, int) or n_heads < 1 or d_model < 1 or d_model % n_heads:
         raise ValueError(
             f"d_model={d_model} cannot be split into n_heads={n_heads} heads of equal size: "
-            "both must be at least 1, and n_heads must divide d_model"
+            "both must be integers of at least 1, and n_heads must divide d_model"
         )
     return d_model // n_heads

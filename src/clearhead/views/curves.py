@@ -239,6 +239,16 @@ def _number(row: Mapping[str, Any], *path: str) -> float:
     return float(value)
 
 
+def _apart(sizes: Array) -> list[float]:
+    """Those of the sizes, from the smallest up, that a logarithmic axis has room to name."""
+    named = [float(sizes[0])]
+    least = max(sizes[-1] / sizes[0], 1.0) ** (1 / 7)
+    for size in sizes[1:]:
+        if size >= named[-1] * least:
+            named.append(float(size))
+    return named
+
+
 def _scaling_panel(ax: Axes, sizes: Array, pair: list[Array], limit: Array, name: str) -> None:
     """Without and with the division, and the dashed limit; logarithmic where the limit grows."""
     from matplotlib.ticker import NullLocator
@@ -255,9 +265,9 @@ def _scaling_panel(ax: Axes, sizes: Array, pair: list[Array], limit: Array, name
         ticks = list(np.arange(0, high + 1e-6, step))
         ax.set_ylim(-0.05 * max(high, 0.1), 1.28 * max(high, 0.1))
         limits = limit[[0, -1]]
-    for axis, places in ((ax.yaxis, ticks), (ax.xaxis, np.unique(sizes))):
+    for axis, places in ((ax.yaxis, ticks), (ax.xaxis, _apart(np.unique(sizes)))):
         axis.set_minor_locator(NullLocator())
-        axis.set_ticks(places, [f"{t:g}" for t in places])
+        axis.set_ticks(places, [f"{t:.15g}" for t in places])
     # Above the curves, which hide it where they reach it.
     ax.plot(ends, limits, color=INK, linewidth=0.9, linestyle=(0, (4, 3)), zorder=3)
     ax.text(0.02, 0.97, f"dashed: {name}", transform=ax.transAxes, size=8, color=MUTED, va="top")

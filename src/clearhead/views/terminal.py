@@ -46,7 +46,11 @@ def _bar(values: Sequence[float | None]) -> str:
 
 
 def token_list(tokens: Sequence[str], most: int = 40) -> str:
-    """The tokens as Python writes a list of strings; of more than `most`, both ends."""
+    """The tokens as Python writes a list of strings; of more than `most`, both ends.
+
+    Of a token longer than 60 characters, the beginning.
+    """
+    tokens = [token if len(token) <= 60 else f"{token[:60]}..." for token in tokens]
     if len(tokens) <= most:
         return str(list(tokens))
     left, right = tokens[: most // 2], tokens[-3:]
@@ -119,7 +123,8 @@ def silence(stream: TextIO) -> None:
 
 
 def _spelled(text: str, stream: TextIO) -> str:
-    """The text in the characters that the stream's encoding has."""
+    """The text in characters that the stream's encoding has, and no controls of a terminal."""
+    text = "".join(c if c == "\n" or c >= " " else ascii(c)[1:-1] for c in text)
     encoding = getattr(stream, "encoding", None) or "utf-8"
     try:
         _BARS.encode(encoding)
