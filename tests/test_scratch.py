@@ -106,7 +106,6 @@ def parts(T=3, d_model=4):
         (lambda x, W, m: scratch.multi_head_attention(x, *W, 3, m), ["d_model=4", "n_heads=3"]),
         (lambda x, W, m: scratch.multi_head_attention(x, *W, 0, m), ["n_heads=0"]),
         (lambda x, W, m: scratch.multi_head_attention(x, *W, -2, m), ["n_heads=-2"]),
-        (lambda x, W, m: scratch.multi_head_attention(x, *W, 2.0, m), ["n_heads=2.0", "integers"]),
         (lambda x, W, m: scratch.multi_head_attention(x, *W, 2, m[:2]), ["(3, 3)", "(2, 3)"]),
         (lambda x, W, m: scratch.single_head_attention(x, *W[:3], m[:, :2]), ["(3, 3)", "(3, 2)"]),
         (lambda x, W, m: scratch.single_head_attention(x, *W[:3], m[None]), ["(1, 3, 3)"]),

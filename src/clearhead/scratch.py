@@ -292,9 +292,9 @@ def _check_shapes(x: Tensor, mask: Tensor, square: bool = False, **projections: 
 
 
 def _head_size(d_model: int, n_heads: int) -> int:
-    if not isinstance(n_heads, int) or n_heads < 1 or d_model < 1 or d_model % n_heads:
+    if n_heads < 1 or d_model < 1 or d_model % n_heads:
         raise ValueError(
             f"d_model={d_model} cannot be split into n_heads={n_heads} heads of equal size: "
-            "both must be integers of at least 1, and n_heads must divide d_model"
+            "both must be at least 1, and n_heads must divide d_model"
         )
     return d_model // n_heads
