@@ -4,6 +4,7 @@ Importing clearhead is light: torch comes in when a name that needs it is first 
 
     import clearhead as ch
     ch.scratch.multi_head_attention(...)      the seven functions of the teaching file
+    ch.attention(q, k, v, ch.Rule(causal=True))      exact, in O(T) memory, with every diagnostic
 """
 
 from importlib import import_module
@@ -11,12 +12,35 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from clearhead import scratch as scratch
+    from clearhead.engine import Attended as Attended
+    from clearhead.engine import attention as attention
+    from clearhead.map import AttentionMap as AttentionMap
+    from clearhead.rule import Rule as Rule
+    from clearhead.stats import HeadStats as HeadStats
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "scratch"]
+__all__ = [
+    "Attended",
+    "AttentionMap",
+    "HeadStats",
+    "Rule",
+    "__version__",
+    "attention",
+    "scratch",
+]
+
+_HOME = {
+    "AttentionMap": "map",
+    "Attended": "engine",
+    "HeadStats": "stats",
+    "Rule": "rule",
+    "attention": "engine",
+}
 
 
 def __getattr__(name: str) -> object:
+    if name in _HOME:
+        return getattr(import_module(f"clearhead.{_HOME[name]}"), name)
     if name in __all__:
         return import_module(f"clearhead.{name}")
     raise AttributeError(f"clearhead has no {name!r}; it has {', '.join(__all__)}")

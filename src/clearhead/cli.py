@@ -80,10 +80,11 @@ def _demo_arguments(parser: argparse.ArgumentParser) -> None:
 def _demo(arguments: argparse.Namespace) -> int:
     text = _read_text(arguments)
     from clearhead import demo
+    from clearhead.build import Settings, check
     from clearhead.views.terminal import Terminal
 
     d_model, n_heads = (64, 8) if arguments.full else (32, 4)
-    settings = demo.Settings(
+    settings = Settings(
         tokens=(demo.TOY_SENTENCE if text is None else text).split(),
         d_model=d_model if arguments.d_model is None else arguments.d_model,
         n_heads=n_heads if arguments.n_heads is None else arguments.n_heads,
@@ -91,7 +92,7 @@ def _demo(arguments: argparse.Namespace) -> int:
         toy=text is None,
     )
     with _mistakes():
-        demo.check(settings)
+        check(settings)
     demo.run(settings, arguments.output_dir, Terminal(), as_json=arguments.json)
     return 0
 
@@ -145,6 +146,52 @@ def _scaling(arguments: argparse.Namespace) -> int:
     return 0
 
 
+# bench ----------------------------------------------------------------------------------------
+
+
+def _bench_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--tokens", type=int, nargs="+", default=[4096], metavar="N",
+        help="lengths, one after the other (default 4096)",
+    )  # fmt: skip
+    parser.add_argument("--heads", type=int, default=8, metavar="N", help="heads (default 8)")
+    parser.add_argument(
+        "--d-head", type=int, default=64, metavar="N", help="head size (default 64)"
+    )
+    parser.add_argument(
+        "--dtype", default="float32", metavar="TYPE",
+        help="float32 (the default), bfloat16, float16 or float64",
+    )  # fmt: skip
+    parser.add_argument(
+        "--causal", action=argparse.BooleanOptionalAction, default=True,
+        help="queries see no later keys (the default)",
+    )  # fmt: skip
+    parser.add_argument("--backward", action="store_true", help="forward + backward as well")
+    parser.add_argument("--flex", action="store_true", help="compile FlexAttention too (slow)")
+    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="rounds (default 5)")
+    parser.add_argument("--threads", type=int, metavar="N", help="threads (default: torch's own)")
+    parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu (default) or cuda")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed (default 0)")
+    parser.add_argument(
+        "--output-dir", type=_directory, metavar="DIR", help="write bench.json there"
+    )
+    parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    from clearhead import bench
+    from clearhead.contenders import Settings, check
+    from clearhead.views.terminal import Terminal
+
+    options = dict(vars(arguments))
+    output_dir, as_json = options.pop("output_dir"), options.pop("json")
+    settings = Settings(**options | {"tokens": tuple(arguments.tokens)})
+    with _mistakes():
+        check(settings)
+    bench.run(settings, output_dir, Terminal(), as_json)
+    return 0
+
+
 # doctor ---------------------------------------------------------------------------------------
 
 
@@ -166,6 +213,8 @@ VERBS = (
          "clearhead demo --text 'to be or not to be' --n-heads 2", _demo_arguments, _demo),
     Verb("scaling", "Learn", "measure why scores are divided by sqrt(d_head)",
          "clearhead scaling --d-head 16 64 --tokens 512", _scaling_arguments, _scaling),
+    Verb("bench", "Check", "time exact attention with every diagnostic beside its rivals",
+         "clearhead bench --tokens 512 1024 --heads 2 --backward", _bench_arguments, _bench),
     Verb("doctor", "Check", "say what is installed, what is missing and how to get it",
          "clearhead doctor", _doctor_arguments, _doctor),
 )  # fmt: skip

@@ -1,0 +1,230 @@
+"""A Rule bound to the shapes of one call: what a tile of scores needs to know of it.
+
+Whoever computes a weight asks three things here: which keys a block of queries can see at all,
+which keys of a tile are hidden, and what is added to its products.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from clearhead.rule import Rule, shape_of
+
+
+class BoundRule:
+    """A Rule and the shapes of one call: the answers to what a tile of scores needs to know.
+
+    A tile is rows i0:i1 and columns j0:j1 of the map, for batch elements `b` and heads `h`, slices.
+    """
+
+    def __init__(self, rule: Rule, q: Tensor, k: Tensor) -> None:
+        self.rule = rule
+        self.B, self.H, self.T, D = q.shape
+        self.G, self.S = k.shape[1], k.shape[2]
+        self.device = q.device
+        self.scale = 1 / math.sqrt(D) if rule.scale is None else float(rule.scale)
+        _check_shapes(rule, q, k)
+
+        # before and after: how many keys a query sees to either side of its own; None: all of them.
+        self.before: int | None = None
+        self.after: int | None = None
+        if isinstance(rule.window, tuple):
+            self.before, self.after = rule.window
+        elif rule.window is not None:
+            self.before = rule.window - 1
+        if rule.causal:
+            self.after = 0
+        self.offset = self.S - self.T if rule.offset is None else rule.offset
+        if isinstance(self.offset, Tensor):
+            self.offset = self.offset.to(self.device, torch.int64)
+            self._offsets: list[int] = self.offset.tolist()
+        else:
+            self._offsets = [self.offset] * self.B
+
+        self._keys = self._real_keys()
+        self._holes = self._padding_inside()
+        self._documents = None if rule.segments is None else self._find_documents(rule.segments)
+        self._bands: dict[tuple[int, int, int], Tensor] = {}
+        self.sinks = None if rule.sinks is None else rule.sinks.detach().to(self.device)
+        full = (self.B, self.H, self.T, self.S)
+        self._mask = None if rule.mask is None else rule.mask.to(self.device).expand(full)
+        self._bias = None if rule.bias is None else rule.bias.detach().to(self.device).expand(full)
+
+    # Which keys a block of queries can see at all ------------------------------------------------
+
+    def keys(self, i0: int, i1: int, b: slice = slice(None)) -> tuple[int, int]:
+        """The keys j0:j1 outside of which no query of i0:i1 sees any; (0, 0) if there are none."""
+        lowest, highest = self._ends(b)
+        j0, j1 = self._keys
+        if self.before is not None:
+            j0 = max(j0, i0 + lowest - self.before)
+        if self.after is not None:
+            j1 = min(j1, i1 + highest + self.after)
+        if self._documents is not None:
+            _, first, last = self._documents
+            if i1 > i0 and self.B:
+                j0 = max(j0, int(first[b, i0:i1].min()))
+                j1 = min(j1, int(last[b, i0:i1].max()) + 1)
+        return (j0, j1) if j0 < j1 else (0, 0)
+
+    def _ends(self, b: slice) -> tuple[int, int]:
+        """The lowest and the highest offset of these batch elements."""
+        offsets = self._offsets[b] or [0]
+        return min(offsets), max(offsets)
+
+    def _real_keys(self) -> tuple[int, int]:
+        """From the first to behind the last key that is real in any batch element."""
+        if self.rule.key_mask is None:
+            return 0, self.S
+        real = self.rule.key_mask.any(dim=0).nonzero()
+        return (int(real[0]), int(real[-1]) + 1) if len(real) else (0, 0)
+
+    def _padding_inside(self) -> list[int] | None:
+        """For each number of keys n, in how many of the first n somebody has padding."""
+        if self.rule.key_mask is None:
+            return None
+        padded = (~self.rule.key_mask).any(dim=0).long()
+        return [0, *padded.cumsum(0).tolist()]
+
+    def _find_documents(self, segments: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """For each query its document, and that document's first and last key; each (B, T).
+
+        A query whose position lies outside of the keys has a document of its own without keys.
+        """
+        segments = segments.to(self.device, torch.int64)
+        ordered, order = segments.sort(dim=1, stable=True)
+        begins = ordered != ordered.roll(1, dims=1)
+        begins[:, :1] = False
+        number = torch.empty_like(order).scatter_(1, order, begins.cumsum(dim=1))  # from 0 up
+        position = torch.arange(self.S, device=self.device).expand(self.B, self.S)
+        first = torch.full_like(position, self.S).scatter_reduce(1, number, position, "amin")
+        last = torch.full_like(position, -1).scatter_reduce(1, number, position, "amax")
+        where = self.positions(0, self.T).expand(self.B, self.T)
+        outside = (where < 0) | (where >= self.S)
+        mine = number.gather(1, where.clamp(0, max(self.S - 1, 0))) if self.S else where * 0
+        self._numbers = number
+        return (
+            mine.masked_fill(outside, -1),
+            first.gather(1, mine).masked_fill(outside, self.S),
+            last.gather(1, mine).masked_fill(outside, -1),
+        )
+
+    def positions(self, i0: int, i1: int) -> Tensor:
+        """The key positions at which the queries i0:i1 stand: (1, rows), or (B, rows)."""
+        rows = torch.arange(i0, i1, device=self.device)
+        if isinstance(self.offset, Tensor):
+            return rows + self.offset[:, None]
+        return rows[None] + self.offset
+
+    # Which keys of a tile are hidden -------------------------------------------------------------
+
+    def hidden(
+        self, i0: int, i1: int, j0: int, j1: int, b: slice = slice(None), h: slice = slice(None)
+    ) -> Tensor | None:
+        """True where a query may not see a key, broadcastable to the tile; None if nowhere."""
+        hidden = self._band(i0, i1, j0, j1, b)
+        if self._holes is not None and self._holes[j1] > self._holes[j0]:
+            assert self.rule.key_mask is not None
+            hidden = _either(hidden, ~self.rule.key_mask[b, None, None, j0:j1])
+        if self._documents is not None:
+            mine = self._documents[0][b, None, i0:i1, None]
+            hidden = _either(hidden, mine != self._numbers[b, None, None, j0:j1])
+        if self._mask is not None:
+            hidden = _either(hidden, ~self._mask[b, h, i0:i1, j0:j1])
+        if self._bias is not None:
+            lowest = torch.finfo(self._bias.dtype).min
+            hidden = _either(hidden, self._bias[b, h, i0:i1, j0:j1] <= lowest)
+        return hidden
+
+    def _band(self, i0: int, i1: int, j0: int, j1: int, b: slice) -> Tensor | None:
+        """What causality and the window hide."""
+        lowest, highest = self._ends(b)
+        left = self.before is not None and j0 < i1 - 1 + highest - self.before
+        right = self.after is not None and j1 - 1 > i0 + lowest + self.after
+        if not (left or right):
+            return None
+        if isinstance(self.offset, Tensor):
+            return self._band_of(self.positions(i0, i1)[b], j0, j1)
+        # The same few bands recur all along the diagonal.
+        key = (i0 + self.offset - j0, i1 - i0, j1 - j0)
+        band = self._bands.get(key)
+        if band is None:
+            if len(self._bands) >= 8:
+                self._bands.clear()
+            band = self._bands[key] = self._band_of(self.positions(i0, i1), j0, j1)
+        return band
+
+    def _band_of(self, positions: Tensor, j0: int, j1: int) -> Tensor:
+        back = positions[:, None, :, None] - torch.arange(j0, j1, device=self.device)
+        hidden = None
+        if self.before is not None:
+            hidden = back > self.before
+        if self.after is not None:
+            hidden = _either(hidden, back < -self.after)
+        assert hidden is not None
+        return hidden
+
+    # What is added to the products ---------------------------------------------------------------
+
+    @property
+    def plain(self) -> bool:
+        """Whether a score is nothing but scale times q . k."""
+        rule = self.rule
+        return rule.softcap is None and rule.alibi is None and rule.bias is None
+
+    def shape_scores_(
+        self, scores: Tensor, i0: int, i1: int, j0: int, j1: int,
+        b: slice = slice(None), h: slice = slice(None),
+    ) -> Tensor:  # fmt: skip
+        """Softcap, then ALiBi, then bias, in place on scaled products (b, h, rows, keys)."""
+        rule = self.rule
+        if rule.softcap is not None:
+            scores.div_(rule.softcap).tanh_().mul_(rule.softcap)
+        if rule.alibi is not None:
+            slopes = rule.alibi.to(scores)[h, None, None]
+            back = self.positions(i0, i1)[b if isinstance(self.offset, Tensor) else slice(None)]
+            back = back[:, None, :, None] - torch.arange(j0, j1, device=self.device)
+            scores.addcmul_(slopes, back.to(scores.dtype), value=-1)
+        if self._bias is not None:
+            bias = self._bias[b, h, i0:i1, j0:j1].to(scores.dtype)
+            scores.add_(bias)
+        return scores
+
+
+def _either(a: Tensor | None, b: Tensor) -> Tensor:
+    return b if a is None else a | b
+
+
+def _check_shapes(rule: Rule, q: Tensor, k: Tensor) -> None:
+    (B, H, T, _), S = q.shape, k.shape[2]
+    wanted: dict[str, tuple[tuple[int, ...], str]] = {
+        "alibi": ((H,), "(H,)"),
+        "sinks": ((H,), "(H,)"),
+        "key_mask": ((B, S), "(B, S)"),
+        "query_mask": ((B, T), "(B, T)"),
+        "segments": ((B, S), "(B, S)"),
+    }
+    if isinstance(rule.offset, Tensor):
+        wanted["offset"] = ((B,), "(B,)")
+    wrong = []
+    for name, (shape, letters) in wanted.items():
+        value = getattr(rule, name)
+        if value is not None and tuple(value.shape) != shape:
+            wrong.append(f"{name} must be {letters} = {shape}, got {shape_of(value)}")
+    for name in ("mask", "bias"):
+        value = getattr(rule, name)
+        if value is not None and not _broadcasts(tuple(value.shape), (B, H, T, S)):
+            wrong.append(
+                f"{name} must broadcast to (B, H, T, S) = {(B, H, T, S)}, got {shape_of(value)}"
+            )
+    if wrong:
+        raise ValueError(f"{'; '.join(wrong)} (q {shape_of(q)}, k {shape_of(k)})")
+
+
+def _broadcasts(shape: Sequence[int], target: Sequence[int]) -> bool:
+    if len(shape) > len(target):
+        return False
+    tail = target[len(target) - len(shape) :]
+    return all(a in (1, b) for a, b in zip(shape, tail, strict=True))

@@ -1,0 +1,283 @@
+"""Which cells of a map: indices, spans and blocks, and what one tile says about them."""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from numbers import Integral
+from typing import TypeGuard
+
+import torch
+from torch import Tensor
+
+from clearhead.engine.tiles import ELEMENTS, KEYS, Scores, weights_
+from clearhead.rule import Rule
+from clearhead.softmax import LOG2_E, absorb, empty, finish
+
+Span = tuple[int, int] | slice
+
+CALL = 1 << 14  # asking for a tile costs as much as computing this many of its cells
+
+# Indices ------------------------------------------------------------------------------------------
+
+
+def parse(index: object, shape: tuple[int, ...]) -> tuple[list[range], set[int]]:
+    """The indices that are asked for on each axis, and the axes that an integer drops."""
+    given = list(index) if isinstance(index, tuple) else [index]
+    dots = [at for at, x in enumerate(given) if x is Ellipsis]
+    fits = all(x is Ellipsis or isinstance(x, slice) or is_integer(x) for x in given)
+    if not fits or len(dots) > 1 or len(given) - len(dots) > len(shape):
+        raise IndexError(
+            f"an AttentionMap of shape {shape} takes at most {len(shape)} indices, integers and "
+            f"slices, and one Ellipsis; got {', '.join(map(_shown, given))}"
+        )
+    at = dots[0] if dots else len(given)
+    rest = [slice(None)] * (len(shape) - len(given) + len(dots))
+    picked, dropped = [], set()
+    for axis, x in enumerate([*given[:at], *rest, *given[at + 1 :]]):
+        if isinstance(x, slice):
+            picked.append(range(*x.indices(shape[axis])))
+        else:
+            i = place(x, axis, shape)
+            picked.append(range(i, i + 1))
+            dropped.add(axis)
+    return picked, dropped
+
+
+def place(i: object, axis: int, shape: tuple[int, ...]) -> int:
+    """An index along an axis, counted from the front."""
+    size, name = shape[axis], "BHTS"[axis - len(shape)]
+    if not is_integer(i):
+        raise IndexError(f"axis {axis} ({name}) takes an integer here; got {_shown(i)}")
+    if not -size <= i < size:
+        raise IndexError(
+            f"index {i} is out of range for axis {axis} ({name}) of size {size} (map {shape})"
+        )
+    return int(i) % size
+
+
+def span_of(name: str, span: object, size: int) -> tuple[int, int]:
+    """start, stop of a span of an axis of this size."""
+    if isinstance(span, slice) and span.step in (None, 1):
+        start, stop, _ = span.indices(size)
+        return start, max(start, stop)
+    if isinstance(span, tuple) and len(span) == 2 and all(map(is_integer, span)):
+        start, stop = map(int, span)
+        if 0 <= start <= stop <= size:
+            return start, stop
+    raise ValueError(
+        f"{name} must be (start, stop) with 0 <= start <= stop <= {size}, or a slice without a "
+        f"step; got {span!r}"
+    )
+
+
+def pieces(
+    wanted: range, within: tuple[int, int], across: int, limit: int, apart: bool = False
+) -> Iterator[tuple[int, int, slice]]:
+    """Spans i0:i1 that hold the `wanted` indices that lie `within`, and their places in the result.
+
+    A span holds what lies between them too, unless that is more, `across` cells each, than a call
+    for each index costs, or `apart` says so.
+    """
+    step, up = abs(wanted.step), wanted if wanted.step > 0 else wanted[::-1]
+    alone = step > 1 and (apart or (step - 1) * across > CALL)
+    n = 1 if alone else max(1, limit // step)
+    end = bisect_left(up, within[1])
+    for a in range(bisect_left(up, within[0]), end, n):
+        b = min(a + n, end)
+        place = slice(a, b) if wanted.step > 0 else slice(len(up) - b, len(up) - a)
+        yield up[a], up[b - 1] + 1, place
+
+
+def is_integer(x: object) -> TypeGuard[int]:
+    return isinstance(x, Integral) and not isinstance(x, bool)
+
+
+def _shown(x: object) -> str:
+    return f"a {type(x).__name__}" if isinstance(x, Tensor | list) else repr(x)
+
+
+def readable(n_bytes: int) -> str:
+    units = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
+    power = min(max(n_bytes.bit_length() - 1, 0) // 10, len(units) - 1)
+    return f"{n_bytes / 1024**power:.4g} {units[power]}"
+
+
+# Blocks -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Pooled:
+    """Part of one head's map, block by block.
+
+    values      (n, m) each block's largest weight, mean or sum, as `reduce` says
+    visible     (n, m) the share of each block's cells that the rule lets through, in 0..1
+    rows, cols  (start, stop) of what is pooled. Block row i covers the rows from
+                rows[0] + (rows[1] - rows[0]) * i // n to where the next one begins; columns alike
+    """
+
+    values: Tensor
+    visible: Tensor
+    rows: tuple[int, int]
+    cols: tuple[int, int]
+    reduce: str
+
+
+def pool(
+    scores: Scores, lse_of: Callable[[int, int], Tensor],
+    spans: tuple[tuple[int, int], tuple[int, int]], shape: tuple[int, ...], reduce: str,
+) -> Pooled:  # fmt: skip
+    """AttentionMap.pooled of one head whose rows i0:i1 have lse_of(i0, i1), (rows,).
+
+    A tile holds whole blocks, or a part of one block: reducing it is mostly a reshape.
+    """
+    (r0, r1), (c0, c1) = spans
+    down, across = _edges(r0, r1, shape[0]), _edges(c0, c1, shape[1])
+    size = (len(down) - 1, len(across) - 1)
+    values = torch.zeros(size, dtype=scores.dtype, device=scores.k.device)
+    visible = torch.zeros_like(values, dtype=torch.int64)
+    for i0, i1, r in _whole_blocks(down, r0, r1, ELEMENTS // KEYS):
+        lse, queries = lse_of(i0, i1), scores.queries(i0, i1)
+        first, last = scores.bound.keys(i0, i1)
+        for j0, j1, c in _whole_blocks(across, max(first, c0), min(last, c1), KEYS):
+            tile, where = scores.tile(queries, i0, i1, j0, j1)
+            hidden = None if where is None else where[0, 0]
+            sizes = _sizes(down, r, i0, i1), _sizes(across, c, j0, j1)
+            visible[r, c] += _areas(sizes, tile.device)
+            if hidden is not None:
+                # As floats, exact in a tile: torch's sums of integers take 20 times as long.
+                counts = scores.room(1, *tile.shape[1:])[0].copy_(hidden)
+                visible[r, c] -= _by_block(counts, sizes, torch.sum).to(torch.int64)
+            if reduce == "max":
+                largest = _largest_weights(tile[0], lse, hidden, sizes)
+                torch.maximum(values[r, c], largest, out=values[r, c])
+            else:
+                values[r, c] += _by_block(weights_(tile[0], lse, hidden), sizes, torch.sum)
+    whole = slice(0, size[0]), slice(0, size[1])
+    areas = _areas(
+        (_sizes(down, whole[0], r0, r1), _sizes(across, whole[1], c0, c1)), values.device
+    )
+    if reduce == "mean":
+        values /= areas
+    return Pooled(values, visible.to(values.dtype) / areas, (r0, r1), (c0, c1), reduce)
+
+
+def _largest_weights(
+    tile: Tensor, lse: Tensor, hidden: Tensor | None, sizes: tuple[list[int], list[int]]
+) -> Tensor:
+    """The largest weight of each block of a tile (rows, keys) of scores, which are used up.
+
+    exp keeps the order of what is in a row, so one exp for a block is enough.
+    """
+    tile.sub_(lse.masked_fill(lse == -torch.inf, 0.0)[:, None])
+    if hidden is not None and bool(lse.isnan().any()):
+        tile.masked_fill_(hidden, -torch.inf)
+    return _by_block(tile, sizes, torch.amax).mul_(LOG2_E).exp2_()
+
+
+def _by_block(
+    x: Tensor, sizes: tuple[list[int], list[int]], reduce: Callable[..., Tensor]
+) -> Tensor:
+    """x (rows, keys) in blocks of these heights and widths, each reduced to one number."""
+    for size in sizes:  # the rows, then the columns as rows
+        if min(size) == max(size):
+            x = reduce(x.unflatten(0, (len(size), size[0])), dim=1)
+        else:
+            x = torch.stack([reduce(part, dim=0) for part in x.split(size)])
+        x = x.T
+    return x
+
+
+def _edges(start: int, stop: int, n: int) -> list[int]:
+    """Where n blocks of start:stop begin, and its end; as many blocks as places if n is more."""
+    n = min(n, stop - start)
+    return [start + (stop - start) * i // max(n, 1) for i in range(n + 1)]
+
+
+def _whole_blocks(
+    edges: list[int], start: int, stop: int, limit: int
+) -> Iterator[tuple[int, int, slice]]:
+    """Cut start:stop into pieces of whole blocks, or a larger block into pieces: i0, i1, blocks."""
+    if start >= stop:
+        return
+    at, last = bisect_right(edges, start) - 1, bisect_left(edges, stop)
+    while at < last:
+        end = min(max(bisect_right(edges, edges[at] + limit) - 1, at + 1), last)
+        if edges[end] - edges[at] <= limit:
+            yield edges[at], edges[end], slice(at, end)
+        else:
+            lowest, highest = max(edges[at], start), min(edges[end], stop)
+            for i in range(lowest, highest, limit):
+                yield i, min(i + limit, highest), slice(at, end)
+        at = end
+
+
+def _sizes(edges: list[int], blocks: slice, i0: int, i1: int) -> list[int]:
+    """How much of i0:i1 lies in each of some blocks."""
+    pairs = zip(edges[blocks], edges[blocks.start + 1 : blocks.stop + 1], strict=True)
+    return [min(stop, i1) - max(start, i0) for start, stop in pairs]
+
+
+def _areas(sizes: tuple[list[int], list[int]], device: torch.device) -> Tensor:
+    """The number of cells in each block, (n, m)."""
+    heights, widths = (torch.tensor(x, dtype=torch.int64, device=device) for x in sizes)
+    return heights[:, None] * widths
+
+
+# Tiles of one head --------------------------------------------------------------------------------
+
+
+def rule_of_head(rule: Rule, b: int, h: int, full: tuple[int, ...]) -> Rule:
+    """What a rule says to one head of a call of shape (B, H, T, S) = full, as a call of its own."""
+    parts: dict[str, Tensor | int] = {}
+    for name in ("alibi", "sinks", "key_mask", "query_mask", "segments", "mask", "bias"):
+        value = getattr(rule, name)
+        if value is None:
+            continue
+        if name in ("mask", "bias"):
+            parts[name] = value.detach().expand(full)[b : b + 1, h : h + 1]
+        else:
+            mine = h if name in ("alibi", "sinks") else b
+            parts[name] = value.detach()[mine : mine + 1]
+    if isinstance(rule.offset, Tensor):
+        parts["offset"] = int(rule.offset[b])
+    return replace(rule, **parts)  # type: ignore[arg-type]
+
+
+def lse_of_rows(scores: Scores, i0: int, i1: int) -> Tensor:
+    """lse of some rows of one head, (rows,); NaN for a row that sees a key that is not finite."""
+    queries = scores.queries(i0, i1)
+    part = empty((1, i1 - i0), 0, queries)
+    spoiled = queries.new_zeros(i1 - i0, dtype=torch.bool)
+    first, last = scores.bound.keys(i0, i1)
+    step = max(KEYS, ELEMENTS // (i1 - i0))
+    for j0 in range(first, last, step):
+        j1 = min(j0 + step, last)
+        tile, hidden = scores.tile(queries, i0, i1, j0, j1)
+        bad = ~scores.k[0, 0, j0:j1].isfinite().all(dim=-1)
+        if bad.any():
+            spoiled |= (bad if hidden is None else bad & ~hidden[0, 0]).any(dim=-1)
+        nowhere = queries.new_zeros(j1 - j0)  # mean_key is not asked for
+        absorb(part, tile, nowhere, None, hidden is not None, scores.room(1, *tile.shape[1:]))
+    sink = scores.bound.sinks
+    lse = finish(part, None if sink is None else sink[:, None]).lse[0]
+    return lse.masked_fill(spoiled, torch.nan)
+
+
+def largest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest along the last axis (all, if it is shorter) and where, the first of equals."""
+    if k < scores.shape[-1]:
+        values, at = scores.topk(k + 1)
+        # topk takes any of equals: rows that hold some are sorted.
+        tied = (values[..., 1:] == values[..., :-1]) & (values[..., 1:] > -torch.inf)
+        again = tied.any(dim=-1)
+        values, at = values[..., :k], at[..., :k]
+        if again.any():
+            ordered, order = scores[again].sort(dim=-1, descending=True, stable=True)
+            values[again], at[again] = ordered[:, :k], order[:, :k]
+        return values, at
+    return torch.sort(scores, dim=-1, descending=True, stable=True)
+
+
+def diagonal(tile: Tensor) -> Tensor:
+    """(b, h, n, n) -> (b, h, n, 1)"""
+    return tile.diagonal(dim1=-2, dim2=-1).unsqueeze(-1)

@@ -1,0 +1,230 @@
+"""The engine: exact attention with every diagnostic, in memory that grows with T and not with T².
+
+`attention` is the door. It checks what comes in, once, and hands it to an implementation;
+implementations never import each other, and an explicit request never falls back to another.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clearhead.bound import BoundRule
+from clearhead.engine import gradients, tiled
+from clearhead.rule import Rule
+
+__all__ = ["Attended", "attention"]
+
+IMPLEMENTATIONS = ("auto", "tiled")
+
+
+@dataclass(frozen=True, eq=False)
+class Attended:
+    """One call of attention: the output and what each row did, with the leading axes of q.
+
+    out          (B, H, T, Dv) in the inputs' dtype; None without values
+    lse          log sum_j exp(s_ij), the one number that fixes a row: p_ij = exp(s_ij - lse_i)
+    entropy      -sum p log p in nats, a learned sink being one more outcome
+    max_score    the largest score, the sink left out
+    mean_key     sum_j p_ij j, the expected key position; not renormalized
+    visible      how many keys the row sees
+    sink_mass    the weight of the learned sink, 0 without one
+    received     (B, H, S) sum of each key's weights over the real queries, when asked for
+    top_key      the key of the largest score, the lowest of equals, when asked for
+
+    Each is (B, H, T), float32 (float64 for float64), top_key int64. A row that sees nothing: out,
+    entropy, mean_key, visible and sink_mass 0, lse and max_score -inf, top_key -1; with a sink, lse
+    is its logit and sink_mass 1. A row that sees a NaN or an infinity is NaN throughout.
+    """
+
+    out: Tensor | None
+    lse: Tensor
+    entropy: Tensor
+    max_score: Tensor
+    mean_key: Tensor
+    visible: Tensor
+    sink_mass: Tensor
+    rule: Rule
+    n_keys: int
+    impl: str
+    received: Tensor | None = None
+    top_key: Tensor | None = None
+
+    @property
+    def max_prob(self) -> Tensor:
+        """The largest weight of each row, the sink left out; 0 where nothing is seen."""
+        return torch.exp(self.max_score - self.lse).masked_fill(self.visible == 0, 0.0)
+
+    @property
+    def normalized_entropy(self) -> Tensor:
+        """Entropy over log(number of outcomes), in 0..1; 0 where there are fewer than two."""
+        outcomes = self.visible + (self.rule.sinks is not None)
+        few = outcomes < 2
+        return (self.entropy / outcomes.masked_fill(few, 2).log()).masked_fill(few, 0.0)
+
+    @property
+    def effective_keys(self) -> Tensor:
+        """exp(entropy): this many equal keys would have the same entropy; 0 if nothing is seen."""
+        return self.entropy.exp().masked_fill(self.visible == 0, 0.0)
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor | None = None,
+    rule: Rule | None = None,
+    *,
+    impl: str = "auto",
+    received: bool = False,
+    top: bool = False,
+) -> Attended:
+    """Exact attention under a Rule, with the diagnostics of every row.
+
+        p_ij = exp(s_ij - lse_i)    out_i = sum_j p_ij v_j    H_i = -sum_j p_ij log p_ij
+
+    q is (B, H, T, D), k (B, G, S, D), v (B, G, S, Dv) or None for statistics only, at half the
+    work. H must be a multiple of G: query head h reads key head h // (H/G), which is not expanded.
+    3-D inputs are (H, T, D), 2-D (T, D). Any strides, any device; empty axes are fine.
+
+    Sums in float32 for float32, float16 and bfloat16, in float64 for float64; autocast is off
+    inside. Differentiable, once, in q, k, v, rule.bias and rule.sinks through out, lse and entropy:
+    tiles are computed again on the way back. The same input gives the same bits. It works under
+    torch.compile and breaks the graph there: the tile loop itself stays eager.
+
+    impl      "auto", or "tiled" for the tile loop in PyTorch; which one ran is in `.impl`
+    received  also sum each key's weights: a second pass over the scores
+    top       also find each row's top key: a second pass over the scores
+
+    Raises ValueError, naming every shape, for what does not fit.
+    """
+    if impl not in IMPLEMENTATIONS:
+        raise ValueError(f"impl must be one of {', '.join(IMPLEMENTATIONS)}; got {impl!r}")
+    rule = Rule() if rule is None else rule
+    check_inputs(q, k, v)
+    with torch.autocast(q.device.type, enabled=False):
+        values = None if v is None else as_four(v)
+        attended = _attend(as_four(q), as_four(k), values, rule, received, top)
+    lead = q.shape[:-2]  # as many leading axes as came in
+    as_q = {
+        name: x.reshape(*lead, *x.shape[2:])
+        for name in ("out", *_ROWS, "received", "top_key")
+        if (x := getattr(attended, name)) is not None
+    }
+    return replace(attended, **as_q)
+
+
+_ROWS = ("lse", "entropy", "max_score", "mean_key", "visible", "sink_mass")
+
+
+def _attend(
+    q: Tensor, k: Tensor, v: Tensor | None, rule: Rule, received: bool, top: bool
+) -> Attended:
+    bound = BoundRule(rule, q, k)
+    k, v, bad = _without_bad_keys(k, v)
+    out, *rows = _Attention.apply(q, k, v, rule.bias, rule.sinks, bound, bad)  # type: ignore[no-untyped-call]
+    lse, entropy, max_score, mean_key, visible = rows
+    with torch.no_grad():
+        sink_mass = torch.zeros_like(lse)
+        if bound.sinks is not None:
+            sink_mass = torch.exp(bound.sinks.to(lse)[:, None] - lse)
+        return Attended(
+            out, lse, entropy, max_score, mean_key, visible, sink_mass,
+            rule=rule, n_keys=bound.S, impl="tiled",
+            received=tiled.column_sums(q, k, lse, bound) if received else None,
+            top_key=tiled.top_keys(q, k, max_score, bound) if top else None,
+        )  # fmt: skip
+
+
+class _Attention(torch.autograd.Function):
+    """out, lse and entropy with their gradients; the other rows are figures, not functions."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor | None, bias: Tensor | None,
+        sinks: Tensor | None, bound: BoundRule, bad: Tensor | None,
+    ) -> tuple[Tensor | None, ...]:  # fmt: skip
+        rows = tiled.forward(q, k, v, bound)
+        if bad is not None:
+            rows.spoil(tiled.rows_that_see(bad, bound))
+        ctx.save_for_backward(q, k, v, rows.out, rows.lse, rows.entropy)
+        ctx.bound = bound
+        ctx.set_materialize_grads(False)  # a gradient that is not there stays None
+        ctx.mark_non_differentiable(rows.max_score, rows.mean_key, rows.visible)
+        return rows.out, rows.lse, rows.entropy, rows.max_score, rows.mean_key, rows.visible
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(
+        ctx: Any, d_out: Tensor | None, d_lse: Tensor | None, d_entropy: Tensor | None, *_: Any
+    ) -> tuple[Tensor | None, ...]:
+        q, k, v, out, lse, entropy = ctx.saved_tensors
+        bound: BoundRule = ctx.bound
+        with torch.autocast(q.device.type, enabled=False):
+            new = gradients.backward(
+                (q, k, v), (out, lse, entropy), (d_out, d_lse, d_entropy), bound,
+                bias=ctx.needs_input_grad[3],
+            )  # fmt: skip
+        given = (q, k, v, bound.rule.bias, bound.rule.sinks)
+        grads = (new.q, new.k, new.v, new.bias, new.sinks)
+        return *(
+            None if x is None or grad is None else grad.to(x.dtype)
+            for x, grad in zip(given, grads, strict=True)
+        ), None, None  # fmt: skip
+
+
+# What comes in ------------------------------------------------------------------------------------
+
+
+def check_inputs(q: Tensor, k: Tensor, v: Tensor | None) -> None:
+    """Raise ValueError, naming every shape, where q, k and v do not fit together."""
+    given = {"q": q, "k": k} if v is None else {"q": q, "k": k, "v": v}
+    seen = ", ".join(f"{name} {list(x.shape)}" for name, x in given.items())
+    if q.ndim not in (2, 3, 4) or any(x.ndim != q.ndim for x in given.values()):
+        raise ValueError(f"q, k and v must all be (T, D), (H, T, D) or (B, H, T, D); got {seen}")
+    for what in ("dtype", "device"):
+        found = {name: getattr(x, what) for name, x in given.items()}
+        if len(set(found.values())) > 1:
+            raise ValueError(f"q, k and v must share one {what}; got {found}")
+    if not q.is_floating_point():
+        raise ValueError(f"q, k and v must hold floats; got {q.dtype}")
+    if q.shape[-1] != k.shape[-1] or q.shape[-1] < 1:
+        raise ValueError(
+            f"q has head size {q.shape[-1]} and k {k.shape[-1]}: they must be equal and at least 1 "
+            f"({seen})"
+        )
+    if v is not None and v.shape[:-1] != k.shape[:-1]:
+        raise ValueError(f"k and v must agree in all but the last axis; got {seen}")
+    if q.ndim == 4 and q.shape[0] != k.shape[0]:
+        raise ValueError(f"q has batch size {q.shape[0]} but k has {k.shape[0]} ({seen})")
+    if q.ndim > 2 and (k.shape[-3] < 1 or q.shape[-3] % k.shape[-3]):
+        raise ValueError(
+            f"k has {k.shape[-3]} heads but q has {q.shape[-3]}: query heads must be a multiple of "
+            f"key heads ({seen})"
+        )
+
+
+def as_four(x: Tensor) -> Tensor:
+    """(T, D) or (H, T, D) as (1, H, T, D)."""
+    return x[(None,) * (4 - x.ndim)]
+
+
+def _without_bad_keys(k: Tensor, v: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """k and v with zeros for keys that hold a NaN or an infinity, and which those are (B, G, S).
+
+    None in place of the last where there is none. Rows that see such a key become NaN afterwards;
+    for all others it may hold what it likes.
+    """
+    sums = [
+        x.sum(dtype=torch.promote_types(x.dtype, torch.float32)) for x in (k, v) if x is not None
+    ]
+    if all(math.isfinite(total.item()) for total in sums):  # one cheap pass, and nearly always all
+        return k, v, None
+    bad = ~k.isfinite().all(dim=-1)
+    if v is not None:
+        bad |= ~v.isfinite().all(dim=-1)
+    if not bad.any():
+        return k, v, None
+    clean = bad[..., None]
+    return k.masked_fill(clean, 0.0), None if v is None else v.masked_fill(clean, 0.0), bad

@@ -1,0 +1,138 @@
+"""The gradients of attention, tile by tile: what the tile loop did, the other way round.
+
+With lse known, every weight is known at once, p_ij = exp(s_ij - lse_i), and so is
+
+    dL/ds_ij = p_ij (g_i . v_j - g_i . out_i + gl_i - gH_i (log p_ij + H_i))
+
+for the gradients g of out, gl of lse and gH of the entropy. A learned sink is one more outcome,
+with its logit for the score and no value. From there the chain goes back through bias, softcap and
+scale to q and k. Nothing of size T x S is kept.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clearhead.bound import BoundRule
+from clearhead.engine.tiles import Chunk, Scores, blocks, chunks
+from clearhead.softmax import LOG2_E
+
+
+@dataclass(frozen=True, eq=False)
+class Upstream:
+    """What comes back into each row; (B, H, T) each and out (B, H, T, Dv). None is zero."""
+
+    lse: Tensor  # the row's own
+    out: Tensor | None  # g
+    entropy: Tensor | None  # gH
+    fixed: Tensor  # the same for every key of a row: g . out - gl + gH H
+
+
+@dataclass(eq=False)
+class Gradients:
+    """dL/d each input, in the accumulation's dtype; None for what is not there or not asked for."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor | None
+    bias: Tensor | None
+    sinks: Tensor | None
+
+
+def backward(
+    inputs: tuple[Tensor, Tensor, Tensor | None],
+    rows: tuple[Tensor | None, Tensor, Tensor],
+    upstream: tuple[Tensor | None, Tensor | None, Tensor | None],
+    bound: BoundRule,
+    bias: bool,
+) -> Gradients:
+    """Gradients for q, k, v through (out, lse, entropy): the rows of the forward, what comes back.
+
+    `bias` says whether the gradient of bound.rule.bias is wanted.
+    """
+    (q, k, v), (out, lse, entropy), (d_out, d_lse, d_entropy) = inputs, rows, upstream
+    fixed = torch.zeros_like(lse)
+    if d_out is not None and out is not None:
+        fixed += (d_out.to(lse.dtype) * out.to(lse.dtype)).sum(dim=-1)
+    if d_lse is not None:
+        fixed -= d_lse
+    if d_entropy is not None:
+        fixed += d_entropy * entropy
+    back = Upstream(lse, None if v is None else d_out, d_entropy, fixed)
+
+    new = Gradients(
+        q=torch.zeros_like(q, dtype=lse.dtype),
+        k=torch.zeros_like(k, dtype=lse.dtype),
+        v=None if v is None else torch.zeros_like(v, dtype=lse.dtype),
+        bias=None,
+        sinks=None,
+    )
+    if bias and bound.rule.bias is not None:
+        new.bias = lse.new_zeros(bound.rule.bias.shape)
+    for chunk in chunks(bound):
+        _chunk_backward(Scores(q, k, bound, chunk), v, back, chunk, new)
+    if bound.sinks is not None:
+        log_p = bound.sinks.to(lse.dtype)[:, None] - lse  # (B, H, T)
+        d = -fixed if d_entropy is None else -fixed - d_entropy * log_p
+        new.sinks = (log_p.exp() * d).sum(dim=(0, 2))
+    return new
+
+
+def _chunk_backward(
+    scores: Scores, v: Tensor | None, back: Upstream, chunk: Chunk, new: Gradients
+) -> None:
+    for i0, i1, tiles in blocks(scores.bound, chunk):
+        rows = (chunk.b, chunk.h, slice(i0, i1))
+        queries = scores.queries(i0, i1)
+        g = None if back.out is None else scores.stacked_rows(back.out[rows])
+        d_queries = torch.zeros_like(queries)
+        for j0, j1 in tiles:
+            keys = scores.stacked(scores.k[:, :, j0:j1])
+            tile, hidden = scores.tile(queries, i0, i1, j0, j1)
+            # log p in place of the scores, p beside it
+            log_p = scores.by_head(tile, i1 - i0)
+            lse = back.lse[rows]
+            log_p.sub_(lse.masked_fill(lse == -torch.inf, 0.0).unsqueeze(-1))
+            p = torch.mul(tile, LOG2_E, out=scores.room(1, *tile.shape[1:])).exp2_()
+            if hidden is not None:
+                scores.by_head(p, i1 - i0).masked_fill_(hidden, 0.0)
+                log_p.masked_fill_(hidden, 0.0)
+
+            d = scores.room(2, *tile.shape[1:])
+            if g is None or v is None or new.v is None:
+                d.zero_()
+            else:
+                values = scores.stacked(v[chunk.b, chunk.g, j0:j1])
+                torch.bmm(g, values.transpose(1, 2), out=d)
+                _add(new.v, chunk, j0, j1, torch.bmm(p.transpose(1, 2), g))
+            d_scores = scores.by_head(d, i1 - i0)
+            d_scores.sub_(back.fixed[rows].unsqueeze(-1))
+            if back.entropy is not None:
+                d_scores.addcmul_(log_p, back.entropy[rows].unsqueeze(-1), value=-1)
+            d.mul_(p)
+
+            if new.bias is not None:
+                where = (*rows, slice(j0, j1))
+                _add_broadcast(new.bias, d_scores, where)
+            cap = scores.bound.rule.softcap
+            if cap is not None:  # the slope of c tanh(x / c) is 1 - tanh²(x / c)
+                slope = torch.bmm(queries, keys.transpose(1, 2), out=p)
+                d.mul_(slope.div_(cap).tanh_().square_().neg_().add_(1.0))
+            d_queries.baddbmm_(d, keys)
+            _add(new.k, chunk, j0, j1, torch.bmm(d.transpose(1, 2), queries))  # scaled already
+        new.q[rows] = scores.by_head(d_queries.mul_(scores.bound.scale), i1 - i0)
+
+
+def _add(total: Tensor, chunk: Chunk, j0: int, j1: int, stacked: Tensor) -> None:
+    """Add (b * g, keys, n) to its place in (B, G, S, n)."""
+    place = total[chunk.b, chunk.g, j0:j1]
+    place += stacked.view(place.shape)
+
+
+def _add_broadcast(total: Tensor, tile: Tensor, where: tuple[slice, ...]) -> None:
+    """Add a tile (b, h, rows, keys) to a bias that may be broadcast along any axis."""
+    padded = total[(None,) * (4 - total.ndim)]
+    broadcast = tuple(axis for axis, size in enumerate(padded.shape) if size == 1)
+    place = padded[tuple(slice(None) if a in broadcast else s for a, s in enumerate(where))]
+    place += tile.sum(dim=broadcast, keepdim=True) if broadcast else tile

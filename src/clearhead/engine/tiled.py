@@ -1,0 +1,128 @@
+"""The tile loop in pure PyTorch: any Rule, any device, O(T) memory.
+
+For a block of queries, one tile of keys after the other is absorbed into a Partial, and the weights
+of a tile are forgotten as soon as they are summed up. gradients.py is the way back.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clearhead.bound import BoundRule
+from clearhead.engine.tiles import Scores, blocks, chunks, weights_
+from clearhead.softmax import Partial, absorb, empty, finish
+
+
+@dataclass(eq=False)
+class Rows:
+    """Per-row results of a call, each (B, H, T) in the accumulation's dtype; out (B, H, T, Dv)."""
+
+    out: Tensor | None
+    lse: Tensor
+    entropy: Tensor
+    max_score: Tensor
+    mean_key: Tensor
+    visible: Tensor
+
+    def spoil(self, bad: Tensor) -> None:
+        """Make the rows of `bad` (B, H, T) NaN."""
+        for x in (self.lse, self.entropy, self.max_score, self.mean_key):
+            x.masked_fill_(bad, torch.nan)
+        if self.out is not None:
+            self.out.masked_fill_(bad[..., None], torch.nan)
+
+
+def forward(q: Tensor, k: Tensor, v: Tensor | None, bound: BoundRule) -> Rows:
+    """The rows of a call: q (B, H, T, D), k (B, G, S, D), v (B, G, S, Dv) or None."""
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    n_values = 0 if v is None else v.shape[-1]
+
+    def rows() -> Tensor:
+        return q.new_empty((bound.B, bound.H, bound.T), dtype=dtype)
+
+    result = Rows(
+        out=None if v is None else q.new_empty((bound.B, bound.H, bound.T, n_values)),
+        lse=rows(), entropy=rows(), max_score=rows(), mean_key=rows(), visible=rows(),
+    )  # fmt: skip
+    for chunk in chunks(bound):
+        scores = Scores(q, k, bound, chunk)
+        values = None if v is None else v[chunk.b, chunk.g]
+        sink = None if bound.sinks is None else bound.sinks[chunk.h, None]
+        positions = torch.arange(bound.S, dtype=dtype, device=q.device)
+        for i0, i1, tiles in blocks(bound, chunk):
+            queries = scores.queries(i0, i1)
+            part = empty((scores.n, queries.shape[1]), n_values, queries)
+            seen = queries.new_zeros((scores.n_batches, scores.n_heads, i1 - i0))
+            for j0, j1 in tiles:
+                tile, hidden = scores.tile(queries, i0, i1, j0, j1)
+                seen += j1 - j0 if hidden is None else (~hidden).sum(dim=-1)
+                held = None if values is None else scores.stacked(values[:, :, j0:j1])
+                room = scores.room(1, *tile.shape[1:])
+                absorb(part, tile, positions[j0:j1], held, hidden is not None, room)
+            done = finish(shaped(part, scores, i1 - i0), sink)
+            where = (chunk.b, chunk.h, slice(i0, i1))
+            if result.out is not None:
+                result.out[where] = done.out
+            result.lse[where] = done.lse
+            result.entropy[where] = done.entropy
+            result.max_score[where] = done.max_score
+            result.mean_key[where] = done.mean_key
+            result.visible[where] = seen
+    return result
+
+
+def shaped(part: Partial, scores: Scores, n_rows: int) -> Partial:
+    """Stacked rows seen as (b, h, rows)."""
+    return Partial(*(scores.by_head(x, n_rows) for x in (part.m, part.l, part.u, part.c, part.o)))
+
+
+def column_sums(q: Tensor, k: Tensor, lse: Tensor, bound: BoundRule) -> Tensor:
+    """sum_i p_ij over the real queries: what each key receives, (B, H, S). A second pass."""
+    received = lse.new_zeros((bound.B, bound.H, bound.S))
+    real = bound.rule.query_mask
+    for chunk in chunks(bound):
+        scores = Scores(q, k, bound, chunk)
+        mine = received[chunk.b, chunk.h]
+        for i0, i1, tiles in blocks(bound, chunk):
+            queries = scores.queries(i0, i1)
+            row_lse = lse[chunk.b, chunk.h, i0:i1]
+            for j0, j1 in tiles:
+                tile, hidden = scores.tile(queries, i0, i1, j0, j1)
+                p = weights_(scores.by_head(tile, i1 - i0), row_lse, hidden)
+                if real is not None:
+                    p.masked_fill_(~real[chunk.b, None, i0:i1, None], 0.0)
+                mine[..., j0:j1] += p.sum(dim=2)
+    return received
+
+
+def top_keys(q: Tensor, k: Tensor, max_score: Tensor, bound: BoundRule) -> Tensor:
+    """The key of each row's largest score, the lowest of equals, -1 where none is seen. A pass."""
+    top = torch.full_like(max_score, -1, dtype=torch.int64)
+    for chunk in chunks(bound):
+        scores = Scores(q, k, bound, chunk)
+        for i0, i1, tiles in blocks(bound, chunk):
+            queries = scores.queries(i0, i1)
+            where = (chunk.b, chunk.h, slice(i0, i1))
+            found, largest = top[where], max_score[where].unsqueeze(-1)
+            for j0, j1 in tiles:
+                tile, _ = scores.tile(queries, i0, i1, j0, j1)
+                at = scores.by_head(tile, i1 - i0) == largest
+                here = at.any(dim=-1) & (found < 0) & (largest[..., 0] > -torch.inf)
+                found[here] = at.to(torch.uint8).argmax(dim=-1)[here] + j0
+            top[where] = found
+    return top
+
+
+def rows_that_see(keys: Tensor, bound: BoundRule) -> Tensor:
+    """Which rows (B, H, T) see any of the `keys` (B, G, S)."""
+    sees = keys.new_zeros((bound.B, bound.H, bound.T))
+    for chunk in chunks(bound):
+        mine = keys[chunk.b, chunk.g].repeat_interleave(bound.H // bound.G, dim=1)[:, :, None]
+        for i0, i1, tiles in blocks(bound, chunk):
+            for j0, j1 in tiles:
+                found = mine[..., j0:j1]
+                hidden = bound.hidden(i0, i1, j0, j1, chunk.b, chunk.h)
+                found = found if hidden is None else found & ~hidden
+                sees[chunk.b, chunk.h, i0:i1] |= found.any(dim=-1)
+    return sees

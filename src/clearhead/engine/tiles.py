@@ -1,0 +1,124 @@
+"""Tiles: the scores of some queries for some keys, exactly, and how a call is cut into them.
+
+Every weight that clearhead computes outside of scratch.py comes out of `Scores.tile`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clearhead.bound import BoundRule
+from clearhead.softmax import LOG2_E
+
+ELEMENTS = 1 << 19  # scores in a tile, over all its heads: 2 MiB in float32, what caches hold
+KEYS = 512  # keys in a tile
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Heads that are worked on together: batch elements b and key heads g, with query heads h."""
+
+    b: slice
+    g: slice
+    h: slice
+    rows: int  # queries in a tile
+
+
+def chunks(bound: BoundRule) -> Iterator[Chunk]:
+    """Cut a call into chunks whose tiles hold about ELEMENTS scores each.
+
+    Many heads in one product when the sequences are short, fewer when they are long.
+    """
+    if not (bound.B and bound.H and bound.T):
+        return
+    group = bound.H // bound.G
+    budget = max(1, ELEMENTS // max(1, min(bound.S, KEYS)))  # rows of a tile, all heads
+    each = group * min(bound.T, 128)  # rows that a key head brings along, at least
+    n_heads = max(1, budget // max(each, 1))
+    n_batches = max(1, min(n_heads // bound.G, bound.B))
+    n_heads = min(n_heads, bound.G)
+    rows = max(1, min(bound.T, budget // (n_batches * n_heads * group)))
+    for b in range(0, bound.B, n_batches):
+        for g in range(0, bound.G, n_heads):
+            last = min(g + n_heads, bound.G)
+            yield Chunk(
+                b=slice(b, min(b + n_batches, bound.B)),
+                g=slice(g, last),
+                h=slice(g * group, last * group),
+                rows=rows,
+            )
+
+
+def blocks(bound: BoundRule, chunk: Chunk) -> Iterator[tuple[int, int, list[tuple[int, int]]]]:
+    """Each block of queries i0:i1 with the tiles of keys j0:j1 that it can see at all."""
+    for i0 in range(0, bound.T, chunk.rows):
+        i1 = min(i0 + chunk.rows, bound.T)
+        first, last = bound.keys(i0, i1, chunk.b)
+        yield i0, i1, [(j, min(j + KEYS, last)) for j in range(first, last, KEYS)]
+
+
+class Scores:
+    """The scores of one chunk, tile by tile, in float32 (float64 for float64).
+
+    q (b, h, T, D) and k (b, g, S, D) are the chunk's own. A tile's matrices are stacked by key
+    head, (b * g, group * rows, keys): the query heads of a group share their keys unexpanded.
+    """
+
+    def __init__(self, q: Tensor, k: Tensor, bound: BoundRule, chunk: Chunk) -> None:
+        self.bound, self.chunk = bound, chunk
+        self.q = torch.unflatten(q[chunk.b, chunk.h], 1, (-1, bound.H // bound.G))  # by group
+        self.k = k[chunk.b, chunk.g]  # (b, g, S, D)
+        self.dtype = torch.promote_types(q.dtype, torch.float32)
+        self.n_batches, self.n_heads = q[chunk.b, chunk.h].shape[:2]
+        self.n = self.n_batches * self.k.shape[1]  # matrices in a stack
+        self._buffers: list[Tensor] = []
+
+    def queries(self, i0: int, i1: int) -> Tensor:
+        """Scaled queries, (b * g, group * rows, D)."""
+        block = self.q[:, :, :, i0:i1].to(self.dtype) * self.bound.scale
+        return block.reshape(self.n, -1, block.shape[-1])
+
+    def stacked_rows(self, per_row: Tensor) -> Tensor:
+        """(b, h, rows, n) as (b * g, group * rows, n)."""
+        return per_row.to(self.dtype).reshape(self.n, -1, per_row.shape[-1])
+
+    def stacked(self, per_key: Tensor) -> Tensor:
+        """Keys or values (b, g, keys, D) as (b * g, keys, D): a view where the layout allows it."""
+        return per_key.to(self.dtype).flatten(0, 1)
+
+    def tile(
+        self, queries: Tensor, i0: int, i1: int, j0: int, j1: int
+    ) -> tuple[Tensor, Tensor | None]:
+        """Scores, stacked, with -inf where hidden, and (b, h, rows, keys) where that is.
+
+        None in place of the second where nothing is hidden. The scores lie in a buffer that the
+        next call uses again.
+        """
+        scores = self.room(0, queries.shape[1], j1 - j0)
+        torch.bmm(queries, self.stacked(self.k[:, :, j0:j1]).transpose(1, 2), out=scores)
+        where = (i0, i1, j0, j1, self.chunk.b, self.chunk.h)
+        if not self.bound.plain:
+            self.bound.shape_scores_(self.by_head(scores, i1 - i0), *where)
+        hidden = self.bound.hidden(*where)
+        if hidden is not None:
+            self.by_head(scores, i1 - i0).masked_fill_(hidden, -torch.inf)
+        return scores, hidden
+
+    def by_head(self, stacked: Tensor, n_rows: int) -> Tensor:
+        """(b * g, group * rows, ...) seen as (b, h, rows, ...)."""
+        return stacked.view(self.n_batches, self.n_heads, n_rows, *stacked.shape[2:])
+
+    def room(self, which: int, n_rows: int, n_keys: int) -> Tensor:
+        """An uninitialized tile (b * g, rows, keys), in one of the buffers of this object."""
+        size = self.n * n_rows * n_keys
+        while len(self._buffers) <= which or self._buffers[which].numel() < size:
+            self._buffers[which : which + 1] = [self.k.new_empty(size, dtype=self.dtype)]
+        return self._buffers[which][:size].view(self.n, n_rows, n_keys)
+
+
+def weights_(scores: Tensor, lse: Tensor, hidden: Tensor | None) -> Tensor:
+    """p = exp(s - lse) in place of the scores; lse has one axis less. Rows of lse -inf give 0."""
+    p = scores.sub_(lse.masked_fill(lse == -torch.inf, 0.0).unsqueeze(-1)).mul_(LOG2_E).exp2_()
+    return p if hidden is None else p.masked_fill_(hidden, 0.0)

@@ -1,0 +1,139 @@
+"""The algebra of partial softmax: a row's softmax, put together from pieces of its keys.
+
+Over any set of keys, with m the largest score there, a row needs to remember no more than
+
+    l = sum_j e^(s_j - m)                      o = sum_j e^(s_j - m) v_j
+    u = sum_j e^(s_j - m) (s_j - m)            c = sum_j e^(s_j - m) j
+
+Two disjoint sets are brought to the larger of the two m and added: with d = m_old - m_new, u
+becomes (u + d l) e^d, and l, c and o become e^d times what they were. That is a commutative monoid,
+`empty` and `merge`: tiles of a row, chunks of a cache and ranks of a job combine alike, in any
+order. At the end
+
+    out = o / l    lse = m + log l    H = log l - u / l    mean_key = c / l
+
+where nothing large is subtracted from anything large. lse - E[s] is the same entropy on paper, and
+loses it in float32 as soon as the scores are large.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+LOG2_E = 1 / math.log(2)
+_FAR = -1e4  # e to this is 0, and 0 times this is 0; with -inf that would be NaN
+
+
+@dataclass(eq=False)
+class Partial:
+    """What rows remember of their keys so far: m, l, u, c (..., rows) and o (..., rows, n)."""
+
+    m: Tensor
+    l: Tensor  # noqa: E741 (the letter of the equation)
+    u: Tensor
+    c: Tensor
+    o: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Finished:
+    """The softmax of whole rows, (..., rows) each and out (..., rows, n).
+
+    A row that saw nothing has zeros, and -inf as lse and max_score.
+    """
+
+    out: Tensor
+    lse: Tensor
+    entropy: Tensor
+    max_score: Tensor
+    mean_key: Tensor
+
+
+def empty(shape: tuple[int, ...], n_values: int, like: Tensor) -> Partial:
+    """Rows that have seen no key, for values of n_values numbers (0 for statistics only)."""
+    return Partial(
+        m=like.new_full(shape, -math.inf),
+        l=like.new_zeros(shape),
+        u=like.new_zeros(shape),
+        c=like.new_zeros(shape),
+        o=like.new_zeros((*shape, n_values)),
+    )
+
+
+def absorb(
+    part: Partial,
+    scores: Tensor,
+    positions: Tensor,
+    values: Tensor | None = None,
+    masked: bool = False,
+    room: Tensor | None = None,
+) -> Tensor:
+    """Add keys to the rows, in place; returns the weights relative to the largest score so far.
+
+    scores (N, rows, keys) are used up; positions (keys,) are the keys' own numbers; values is (N,
+    keys, n). `masked` says that some scores are -inf, which hides the key. `room`, like scores,
+    receives the weights.
+    """
+    base = _rebase(part, torch.maximum(part.m, scores.amax(dim=-1)))
+    scores.sub_(base.unsqueeze(-1))
+    # Whole passes over a tile are what this costs, and torch's exp2 is three times as fast as its
+    # exp, its product and sum twice as fast as its dot product.
+    weights = torch.mul(scores, LOG2_E, out=room).exp2_()
+    if masked:
+        scores.clamp_(min=_FAR)
+    part.l.add_(weights.sum(dim=-1))
+    part.u.add_(scores.mul_(weights).sum(dim=-1))
+    part.c.add_(weights @ positions)
+    if values is not None:
+        part.o.baddbmm_(weights, values)
+    return weights
+
+
+def merge(a: Partial, b: Partial) -> Partial:
+    """The same rows over the keys of both; a and b stay as they are."""
+    m = torch.maximum(a.m, b.m)
+    first, second = (
+        replace(part, **{name: getattr(part, name).clone() for name in ("l", "u", "c", "o")})
+        for part in (a, b)
+    )
+    _rebase(first, m)
+    _rebase(second, m)
+    return Partial(
+        m, first.l + second.l, first.u + second.u, first.c + second.c, first.o + second.o
+    )
+
+
+def _rebase(part: Partial, m: Tensor) -> Tensor:
+    """Express part relative to m, in place; returns m with 0 for rows that are still empty."""
+    base = m.masked_fill(m == -math.inf, 0.0)
+    d = (part.m - base).clamp_(min=_FAR)
+    factor = d.exp()
+    part.u.addcmul_(d, part.l).mul_(factor)
+    part.l.mul_(factor)
+    part.c.mul_(factor)
+    if part.o.shape[-1]:
+        part.o.mul_(factor.unsqueeze(-1))
+    part.m = m
+    return base
+
+
+def finish(part: Partial, sink: Tensor | None = None) -> Finished:
+    """The results of rows that have seen all their keys.
+
+    `sink`, broadcast to the rows, is the logit of one more outcome, which no key stands for.
+    """
+    max_score = part.m
+    if sink is not None:
+        alone = empty(tuple(part.m.shape), part.o.shape[-1], part.m)
+        part = merge(part, replace(alone, m=sink.to(part.m).expand_as(part.m), l=alone.l + 1))
+    some = part.l.masked_fill(part.l == 0, 1.0)  # an empty row: 0 / 1
+    log_l = some.log()
+    return Finished(
+        out=part.o / some.unsqueeze(-1),
+        lse=part.m + log_l,
+        entropy=(log_l - part.u / some).clamp_(min=0) + 0.0,
+        max_score=max_score,
+        mean_key=part.c / some,
+    )

@@ -1,0 +1,349 @@
+"""Statistics of the heads of one attention module that add up, over any number of calls.
+
+For each figure of a row (its entropy, its largest weight, ...) a head keeps how many rows had one,
+their mean and the sum of squares about it, the extremes, and a histogram over bins that are the
+same for all data. Two sets of rows, A and B, combine as
+
+    n = n_A + n_B        d = mean_B - mean_A
+    mean = mean_A + d n_B / n
+    M2   = M2_A + M2_B + d² n_A n_B / n        variance = M2 / n
+
+(Chan, Golub, LeVeque: Updating formulae and a pairwise algorithm for computing sample variances,
+1979). Batches, rows, ranks and steps combine alike, in any order: `empty` and `merge` are a
+commutative monoid, up to rounding in float64.
+
+Letters: B batch, H heads, T queries, S keys. Query i stands at key position i + offset.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from clearhead.bound import BoundRule
+from clearhead.engine import Attended
+from clearhead.engine.tiles import Scores, blocks, chunks, weights_
+from clearhead.map import AttentionMap
+
+FEW = 4  # rows that saw a NaN or an infinity, located for each head
+
+# Figures of a row. Those of ROW come out of the call itself, those of MAP need the weights.
+ROW = ("entropy", "normalized_entropy", "max_prob", "sink_mass", "max_score")
+_COUNTS = ("rows", "pad_rows", "empty_rows", "nonfinite_rows")
+_KEYS = ("first_key", "previous", "self_mass")  # weights of one key
+MAP = ("distance", *_KEYS, *(f"{name}_uniform" for name in _KEYS))
+
+
+def bin_edges(metric: str) -> Tensor:
+    """The n + 1 edges of a metric's n bins, float64. They depend on no data.
+
+    Bin i holds edges[i] <= x < edges[i + 1]; what lies outside counts in the first or last bin.
+
+        max_score      0, and 2^(n/4) to either side of it from 2^-6 to 2^20
+        entropy        eighths of a bit, in nats, up to log(2^24)
+        distance       0, then quarters of an octave, 2^(n/4), from 1/16 to 2^24 keys
+        the others     64 equal bins in [0, 1]
+
+    Raises ValueError for any other name.
+    """
+    if metric not in (*ROW, *MAP):
+        raise ValueError(f"no metric is called {metric!r}; there are {', '.join((*ROW, *MAP))}")
+    if metric == "entropy":
+        edges = [n * math.log(2) / 8 for n in range(24 * 8 + 1)]
+    elif metric == "distance":
+        edges = [0.0, *(2.0 ** (n / 4) for n in range(-16, 97))]
+    elif metric == "max_score":
+        above = [2.0 ** (n / 4) for n in range(-24, 81)]
+        edges = [*(-x for x in reversed(above)), 0.0, *above]
+    else:
+        edges = [n / 64 for n in range(65)]
+    return torch.tensor(edges, dtype=torch.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """One figure of a row over the rows of each of H heads, on the CPU, int64 and float64.
+
+    count             (H,) rows that have the figure
+    mean, m2          (H,) their mean and the sum of squares about it; 0 where count is 0
+    minimum, maximum  (H,) inf and -inf where count is 0
+    histogram         (H, bins) over bin_edges(metric); adds up to count
+    """
+
+    count: Tensor
+    mean: Tensor
+    m2: Tensor
+    minimum: Tensor
+    maximum: Tensor
+    histogram: Tensor
+
+    @property
+    def variance(self) -> Tensor:
+        """Of the rows themselves, m2 / count (not count - 1); NaN where count is 0."""
+        return self.m2 / self.count
+
+    def merge(self, other: "Moments") -> "Moments":
+        """Over the rows of both: the equations at the head of this file."""
+        count = self.count + other.count
+        share = other.count / count.clamp(min=1).double()  # exactly 0 or 1 if one has no row
+        d = other.mean - self.mean
+        return Moments(
+            count, self.mean + d * share, self.m2 + other.m2 + d.square() * share * self.count,
+            torch.minimum(self.minimum, other.minimum), torch.maximum(self.maximum, other.maximum),
+            self.histogram + other.histogram,
+        )  # fmt: skip
+
+
+def _measure(metric: str, x: Tensor, counted: Tensor) -> Moments:
+    """The moments of x (B, H, T) where `counted`, in two passes; float64 from the start."""
+    edges = bin_edges(metric).to(x.device)
+    n_heads, n_bins = x.shape[1], len(edges) - 1
+    counted = counted.transpose(0, 1).reshape(n_heads, x.shape[0] * x.shape[2])
+    x = x.transpose(0, 1).reshape(counted.shape).double().masked_fill(~counted, 0.0)
+    count = counted.sum(dim=1)
+    mean = x.sum(dim=1) / count.clamp(min=1)
+    m2 = (x - mean[:, None]).masked_fill_(~counted, 0.0).square_().sum(dim=1)
+    head = torch.arange(n_heads, device=x.device)[:, None] * n_bins
+    cell = torch.bucketize(x, edges[1:-1].contiguous(), right=True) + head
+    histogram = torch.bincount(cell[counted], minlength=n_heads * n_bins)
+    ends = (math.inf, -math.inf)  # in one column more: extremes want one and there may be no row
+    low, high = (F.pad(x.masked_fill(~counted, end), (0, 1), value=end) for end in ends)
+    found = (count, mean, m2, low.amin(dim=1), high.amax(dim=1), histogram.view(n_heads, n_bins))
+    return Moments(*(figure.cpu() for figure in found))
+
+
+@dataclass(frozen=True, eq=False)
+class HeadStats:
+    """What each of the H heads of one attention module did, pooled over batch and rows.
+
+    metrics         for each metric its Moments over the counted rows
+    nonfinite_at    (batch, head, row) of the first FEW non-finite rows of each head, in their call
+    rows            (H,) int64, counted rows: real, with a key to see, and finite
+    pad_rows        (H,) left out: the query mask says they are padding
+    empty_rows      (H,) left out: real, but they see no key
+    nonfinite_rows  (H,) left out: they see a NaN or an infinity, or a score overflowed
+
+    Metrics of a row, in ROW: entropy (nats), normalized_entropy, max_prob, sink_mass, max_score.
+    Those in MAP are absent, not zero, where `of` had no map or no row to count:
+
+        distance    sum_j p_ij |i + offset - j| / (1 - sink_mass), in keys
+        first_key   the weight of the lowest real key of the query's own document (not of column 0),
+                    over the rows that see it and at least one other key
+        previous    the weight of key i + offset - 1, over the rows that see it
+        self_mass   the weight of key i + offset, over the rows that see it
+        *_uniform   over the same rows, what uniform attention would put there: 1 / visible
+    """
+
+    metrics: Mapping[str, Moments]
+    nonfinite_at: tuple[tuple[int, int, int], ...]
+    rows: Tensor
+    pad_rows: Tensor
+    empty_rows: Tensor
+    nonfinite_rows: Tensor
+
+    @property
+    def n_heads(self) -> int:
+        return len(self.rows)
+
+    @classmethod
+    def empty(cls, n_heads: int) -> "HeadStats":
+        """Heads that have seen no row: the identity of merge."""
+        none, x = torch.zeros(n_heads, dtype=torch.int64), torch.zeros(1, n_heads, 0)
+        return cls({name: _measure(name, x, x > 0) for name in ROW}, (), none, none, none, none)
+
+    @classmethod
+    def of(cls, attended: Attended, amap: AttentionMap | None = None) -> "HeadStats":
+        """The statistics of one call; with its map those of MAP too, for one more pass over it.
+
+        O(T) memory; sums in float64 on the call's own device; the result is on the CPU, without
+        gradient. Raises ValueError if amap has another shape or rule.
+        """
+        if amap is not None:
+            call = (*attended.lse.shape, attended.n_keys)
+            if tuple(amap.shape) != call or repr(amap.rule) != repr(attended.rule):
+                raise ValueError(
+                    f"the map is {tuple(amap.shape)} under {amap.rule}, but the call was {call} "
+                    f"under {attended.rule}: pass AttentionMap(q, k, rule) of the call itself"
+                )
+        device = attended.lse.device.type
+        with torch.inference_mode(False), torch.no_grad(), torch.autocast(device, enabled=False):
+            found = {name: getattr(attended, name) for name in ("visible", "lse", *ROW)}
+            figures = {name: x[(None,) * (3 - x.ndim)] for name, x in found.items()}  # (B, H, T)
+            finite = torch.stack([x.isfinite() for x in figures.values()]).all(dim=0)
+            real, sees = torch.ones_like(finite), figures["visible"] > 0
+            if attended.rule.query_mask is not None:
+                real &= attended.rule.query_mask.to(real.device)[:, None]
+            counted, bad = real & sees & finite, real & sees & ~finite
+            values = {name: (figures[name], counted) for name in ROW}
+            if amap is not None and counted.any():
+                values |= _map_figures(amap, figures["lse"], figures["visible"], counted)
+            first = (bad & (bad.cumsum(dim=2) <= FEW)).nonzero().tolist()
+            rows = (which.sum(dim=(0, 2)).cpu() for which in (counted, ~real, real & ~sees, bad))
+            metrics = {name: _measure(name, *pair) for name, pair in values.items()}
+            return cls(metrics, _first_few((b, h, i) for b, h, i in first), *rows)
+
+    def merge(self, other: "HeadStats") -> "HeadStats":
+        """Over the rows of both. Associative and commutative up to rounding; `empty` is neutral.
+
+        Raises ValueError for different numbers of heads, and if both sides have counted rows but
+        only one had its map: a mean over some of the rows would pass for one over all.
+        """
+        if self.n_heads != other.n_heads:
+            raise ValueError(
+                f"statistics of {self.n_heads} heads cannot be merged with those of {other.n_heads}"
+                ": merge what belongs to one attention module"
+            )
+        mine, theirs = self.metrics, other.metrics
+        metrics = mine if self.rows.any() else theirs
+        if self.rows.any() and other.rows.any():
+            if names := [name for name in (*ROW, *MAP) if (name in mine) != (name in theirs)]:
+                which = "first" if names[0] in mine else "second"
+                raise ValueError(
+                    f"only the {which} of the two statistics has {', '.join(names)}: give both "
+                    "their map, as in HeadStats.of(attended, amap), or neither"
+                )
+            metrics = {name: mine[name].merge(theirs[name]) for name in mine}
+        rows = (getattr(self, name) + getattr(other, name) for name in _COUNTS)
+        return HeadStats(metrics, _first_few((*self.nonfinite_at, *other.nonfinite_at)), *rows)
+
+    __add__ = merge
+
+    def mean(self, metric: str) -> Tensor | None:
+        """(H,) float64, NaN for a head without a row that has the metric. None: it is absent."""
+        bin_edges(metric)  # is there such a metric?
+        found = self.metrics.get(metric)
+        return None if found is None else found.mean.masked_fill(found.count == 0, math.nan)
+
+    def quantile(self, metric: str, p: float) -> Tensor | None:
+        """What a share p of the rows, in [0, 1], lies below: (H,) float64; NaN and None as in mean.
+
+        Right to within the bin (bin_edges) that holds it, where rows are taken to lie evenly; p = 0
+        and p = 1 are exact. Raises ValueError for other p.
+        """
+        edges, found = bin_edges(metric), self.metrics.get(metric)
+        if not 0 <= p <= 1:
+            raise ValueError(f"p is a share of the rows, in [0, 1]; got {p!r}")
+        if found is None:
+            return None
+        up_to, wanted = found.histogram.cumsum(dim=1), p * found.count.double()[:, None]
+        # The first bin that reaches the wanted row, or has any row at all.
+        at = (up_to < wanted.clamp(min=1)).sum(dim=1, keepdim=True).clamp(max=up_to.shape[1] - 1)
+        inside = found.histogram.gather(1, at)
+        part = (wanted - up_to.gather(1, at) + inside) / inside
+        edges[0], edges[-1] = -math.inf, math.inf  # the end bins hold what lies beyond them too
+        low = torch.maximum(edges[at], found.minimum[:, None])
+        high = torch.minimum(edges[at + 1], found.maximum[:, None])
+        return torch.lerp(low, high, part)[:, 0].masked_fill(found.count == 0, math.nan)
+
+    def summary(self) -> list[dict[str, int | float | None]]:
+        """A record for each head: counts of rows, and each metric's mean (the largest max_score).
+
+        None for what is absent, has no row or is not finite: strict JSON takes it.
+        """
+        cols = {name: getattr(self, name) for name in _COUNTS}
+        cols |= {name: self.mean(name) for name in (*ROW, *MAP)}
+        cols["max_score"] = self.metrics["max_score"].maximum
+        return [
+            {k: None if x is None or not x[h].isfinite() else x[h].item() for k, x in cols.items()}
+            for h in range(self.n_heads)
+        ]
+
+    def to_tensors(self) -> dict[str, Tensor]:
+        """Everything as named tensors, "entropy.mean" and the like: what safetensors stores."""
+        found = {name: getattr(self, name) for name in _COUNTS}
+        found["nonfinite_at"] = torch.tensor(self.nonfinite_at, dtype=torch.int64).reshape(-1, 3)
+        for name, moments in self.metrics.items():
+            found |= {f"{name}.{f.name}": getattr(moments, f.name) for f in fields(Moments)}
+        return found
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "HeadStats":
+        """The inverse of to_tensors. Raises ValueError for a missing tensor and for other bins."""
+        stored = dict.fromkeys((*ROW, *(name.split(".")[0] for name in tensors if "." in name)))
+        parts = [f.name for f in fields(Moments)]
+        needed = [*_COUNTS, "nonfinite_at", *(f"{m}.{part}" for m in stored for part in parts)]
+        if missing := [name for name in needed if name not in tensors]:
+            raise ValueError(f"these are no head statistics: {', '.join(missing)} missing")
+        metrics = {m: Moments(*(tensors[f"{m}.{part}"] for part in parts)) for m in stored}
+        for m, moments in metrics.items():
+            bins, n_bins = moments.histogram.shape[-1], len(bin_edges(m)) - 1
+            if bins != n_bins:
+                raise ValueError(f"{m} was stored in {bins} bins; this version has {n_bins}")
+        at = tuple((b, h, i) for b, h, i in tensors["nonfinite_at"].tolist())
+        return cls(metrics, at, *(tensors[name] for name in _COUNTS))
+
+
+def _first_few(found: Iterable[tuple[int, int, int]]) -> tuple[tuple[int, int, int], ...]:
+    """(batch, head, row) sorted by head, FEW of each head: the same for any order of merging."""
+    order = sorted(found, key=lambda at: (at[1], at[0], at[2]))
+    return tuple(at for n, at in enumerate(order) if n < FEW or order[n - FEW][1] != at[1])
+
+
+# What needs the weights ---------------------------------------------------------------------------
+
+
+def _map_figures(
+    amap: AttentionMap, lse: Tensor, visible: Tensor, counted: Tensor
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """Each metric of MAP with the rows that have it, (B, H, T) both. One pass over the scores."""
+    bound = amap._bound
+    offset = torch.as_tensor(bound.offset, device=bound.device).reshape(-1, 1)
+    positions = (torch.arange(bound.T, device=bound.device) + offset).expand(bound.B, bound.T)
+    targets = torch.stack([_first_keys(bound, positions), positions - 1, positions], dim=-1)
+    weight = lse.new_zeros((*lse.shape, len(_KEYS)))
+    seen = torch.zeros_like(weight, dtype=torch.bool)
+    total, distance = torch.zeros_like(lse), torch.zeros_like(lse)
+    for chunk in chunks(bound):
+        scores = Scores(amap._q, amap._k, bound, chunk)
+        for i0, i1, tiles in blocks(bound, chunk):
+            where = (chunk.b, chunk.h, slice(i0, i1))
+            queries = scores.queries(i0, i1)
+            here = targets[chunk.b, None, i0:i1]  # (b, 1, rows, 3)
+            own = positions[chunk.b, None, i0:i1, None].to(lse.dtype)
+            lowest, highest = (int(end) for end in own.aminmax())
+            for j0, j1 in tiles:
+                tile, hidden = scores.tile(queries, i0, i1, j0, j1)
+                p = weights_(scores.by_head(tile, i1 - i0), lse[where], hidden)
+                inside = ((here >= j0) & (here < j1)).expand(*p.shape[:3], -1)
+                if inside.any():
+                    at = (here - j0).clamp(0, j1 - j0 - 1).expand_as(inside)
+                    if hidden is not None:
+                        inside = inside & ~hidden.expand(p.shape).gather(-1, at)
+                    seen[where] |= inside
+                    weight[where] += p.gather(-1, at).masked_fill(~inside, 0.0)
+                mass = p.sum(dim=-1)
+                total[where] += mass
+                keys = torch.arange(j0, j1, device=lse.device, dtype=lse.dtype)
+                edge = j1 if lowest >= j1 else j0 if highest <= j0 else None
+                if edge is None:  # the tile lies to both sides of some query
+                    distance[where] += p.mul_((own - keys).abs_()).sum(dim=-1)
+                else:  # to its edge and on from there, which cancels nothing: as a product, faster
+                    distance[where] += p @ (keys - edge).abs_() + mass * (own[..., 0] - edge).abs_()
+    # sum_j p_ij is 1 - sink_mass, and keeps its digits where the sink takes nearly all.
+    figures = {"distance": (distance / total, counted & (total > 0))}
+    seen &= counted.unsqueeze(-1)
+    seen[..., 0] &= visible > 1  # where the first key is the only one it has no choice
+    for n, name in enumerate(_KEYS):
+        figures[name] = (weight[..., n], seen[..., n])
+        figures[f"{name}_uniform"] = (1 / visible.double(), seen[..., n])
+    return figures
+
+
+def _first_keys(bound: BoundRule, positions: Tensor) -> Tensor:
+    """The lowest real key of each query's own document, (B, T); S where there is none."""
+    S, rule = bound.S, bound.rule
+    keys = torch.arange(S, device=bound.device).expand(bound.B, S)
+    document, own = torch.zeros_like(keys), torch.zeros_like(positions)
+    if rule.segments is not None:  # number the documents of each batch element from 0
+        ordered, order = rule.segments.to(bound.device).sort(dim=1)
+        new = ordered.diff(dim=1, prepend=ordered[:, :1]) != 0
+        document = document.scatter(1, order, new.cumsum(dim=1))
+        own = document.gather(1, positions.clamp(0, S - 1))
+        own = own.masked_fill((positions < 0) | (positions >= S), S)  # one without keys
+    if rule.key_mask is not None:
+        keys = keys.masked_fill(~rule.key_mask.to(bound.device), S)
+    first = keys.new_full((bound.B, S + 1), S)
+    return first.scatter_reduce(1, document, keys, "amin").gather(1, own)

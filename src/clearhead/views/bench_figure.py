@@ -1,0 +1,153 @@
+"""A benchmark for people: a table for each length, a picture of time and memory over lengths."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from clearhead.views.page import (
+    BLUE,
+    GREEN,
+    INK,
+    MUTED,
+    ORANGE,
+    PLUM,
+    Room,
+    end_labels,
+    house_style,
+    page,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Record = Mapping[str, Any]
+
+# Who is drawn, by the beginning of the name in a record, and under which short name.
+_CURVES = (
+    ("ours, all", "ours, all diagnostics", BLUE),
+    ("ours, stat", "ours, statistics only", GREEN),
+    ("SDPA twice", "SDPA twice", PLUM),
+    ("dense", "dense", ORANGE),
+    ("Flex", "FlexAttention", MUTED),
+    ("SDPA", "SDPA", INK),
+)
+
+
+def machine_line(machine: Record) -> list[str]:
+    """The conditions in two lines."""
+    on = f", {machine['gpu']}" if machine["gpu"] else ""
+    load = "" if machine["load"] is None else f", load {machine['load']:.1f} before we began"
+    return [
+        f"{machine['cpu']}{on}: {machine['cores']} cores, {machine['threads']} threads, "
+        f"{machine['capability']}{load}",
+        f"torch {machine['torch']}, Python {machine['python']}, {machine['system']}",
+    ]
+
+
+def bench_table(run: Record, settings: Record, gemm_size: int) -> list[str]:
+    """One length as a table: times in ms, memory in MB (of 1,000,000 bytes)."""
+    seen = "causal" if settings["causal"] else "no mask"
+    lines = [
+        "",
+        f"=== T = {run['tokens']:,}, H = {settings['heads']}, D = {settings['d_head']}, "
+        f"{settings['dtype']}, {seen} ===",
+        f"  {run['gemm_flops_per_second'] / 1e9:,.0f} GFLOP/s in a torch.mm of {gemm_size:,} x "
+        f"{gemm_size:,}; one map of all heads would take {run['map_bytes'] / 1e6:,.1f} MB",
+    ]
+    group = None
+    for row in run["contenders"]:
+        if row["group"] != group:
+            group = row["group"]
+            lines.append(
+                f"  {group:<26}  median ms     min ms   x SDPA  of GEMM   extra MB  returned MB"
+            )
+        if row["skipped"] is not None:
+            lines.append(f"    {row['name']:<24}  skipped: {row['skipped']}")
+            continue
+        lines.append(
+            f"    {row['name']:<24}{row['median'] * 1e3:>11,.2f}{row['min'] * 1e3:>11,.2f}"
+            f"{row['ratio']:>8,.2f}x{row['gemm_share']:>8.0%}{row['extra_bytes'] / 1e6:>12,.2f}"
+            f"{row['returned_bytes'] / 1e6:>12,.2f}"
+        )
+    return lines
+
+
+@house_style()
+def bench_figure(document: Record) -> Figure:
+    """Time and extra memory of the forward pass over the number of tokens, both logarithmic.
+
+    `document` is what bench.json holds, with two lengths or more. Who was left out at a length has
+    no point there. Raises ValueError for fewer lengths.
+    """
+    runs = sorted(document["runs"], key=lambda run: run["tokens"])
+    lengths = sorted({run["tokens"] for run in runs})
+    if len(lengths) < 2:
+        raise ValueError(f"curves need two lengths or more; got {lengths}")
+    settings, machine = document["settings"], document["machine"]
+    notes = [
+        ("", f"H = {settings['heads']}, D = {settings['d_head']}, {settings['dtype']}, "
+             f"{'causal' if settings['causal'] else 'no mask'}; medians of {settings['repeats']}; "
+             f"{machine['cpu']}, {machine['threads']} threads, torch {machine['torch']}"),
+        ("", "memory: the peak during the call beyond q, k, v and what it returns"),
+    ]  # fmt: skip
+    figure, axes = page(
+        "Exact attention with every diagnostic: time and memory",
+        notes, Room(2, 2, (560, 470), 70, 76, 190, (310, 0), 44),
+    )  # fmt: skip
+    for ax, key, title in zip(
+        axes, ("median", "extra_bytes"), ("1  time of a call", "2  extra memory"), strict=True
+    ):
+        ax.set_title(title)
+        ax.set(xscale="log", yscale="log", xlim=(lengths[0] / 1.15, lengths[-1] * 1.15))
+        _curves(ax, runs, key)
+        _ticks(ax, lengths, "s" if key == "median" else "B")
+    maps = [run["map_bytes"] for run in runs]
+    axes[1].plot([run["tokens"] for run in runs], maps, color=INK, linewidth=0.9,
+                 linestyle=(0, (4, 3)), zorder=1)  # fmt: skip
+    axes[1].text(0.02, 0.97, "dashed: one T x T map of all heads", transform=axes[1].transAxes,
+                 size=8, color=MUTED, va="top")  # fmt: skip
+    return figure
+
+
+def _curves(ax: Axes, runs: Sequence[Record], key: str) -> None:
+    """The contenders that were measured, each named where its curve ends."""
+    ends: dict[float, list[tuple[float, str, str]]] = {}
+    for begin, name, color in _CURVES:
+        points = []
+        for run in runs:
+            rows = [row for row in run["contenders"] if row["group"] == "forward"]
+            row = next((row for row in reversed(rows) if row["name"].startswith(begin)), None)
+            if begin == "SDPA":
+                row = rows[0]
+            if row is not None and row.get(key) is not None:
+                # A logarithm has no zero: a call that takes nothing stands at a page of memory.
+                points.append((run["tokens"], max(row[key], 4096 if key == "extra_bytes" else 0)))
+        if points:
+            x, y = zip(*points, strict=True)
+            ax.plot(x, y, color=color, linewidth=1.8, marker="o", markersize=4)
+            ends.setdefault(x[-1], []).append((y[-1], name, color))
+    ax.margins(y=0.12)
+    ax.autoscale_view(scalex=False)
+    for x_end, there in ends.items():
+        end_labels(ax, x_end, there)
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def _ticks(ax: Axes, lengths: Sequence[int], unit: str) -> None:
+    """The lengths that were measured, and powers of ten in words: 10 ms, 100 MB."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
+
+    step = -(-len(lengths) // 7)
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.set_xticks(lengths[::-1][::step], [f"{T:,}" for T in lengths[::-1][::step]])
+    ax.set_xlabel("tokens")
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _in_words(value, unit)))
+    ax.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _in_words(value: float, unit: str) -> str:
+    power = min(max(math.floor(math.log10(value) / 3 + 1e-9), -3), 3)
+    return f"{value / 1000**power:,.3g} {('', 'k', 'M', 'G', 'n', 'µ', 'm')[power]}{unit}"

@@ -1,0 +1,337 @@
+"""What any exact engine obeys, as functions of the package that is to be judged.
+
+`test_engine.py` holds ours to every law, and then copies of it that are wrong in one place each, of
+which every one has to break at least one. Shapes are prime, rules are random, tiles tiny.
+"""
+
+import contextlib
+import dataclasses
+import math
+
+import dense
+import torch
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+LAWS = []
+FIGURES = ("lse", "entropy", "max_score", "mean_key", "visible", "sink_mass")
+SHAPES = [  # B, H, G, T, S, D, Dv
+    (1, 1, 1, 1, 1, 1, 1),
+    (1, 2, 2, 7, 7, 3, 3),
+    (2, 6, 3, 5, 11, 3, 5),
+    (3, 4, 1, 11, 5, 2, 3),
+    (2, 3, 3, 13, 13, 5, 2),
+    (1, 4, 2, 1, 17, 3, 3),
+]
+seeds = st.integers(0, 10**6)
+
+
+def some(n: int):
+    """n random cases: small ones as they come, so no time is spent on shrinking them."""
+    return settings(
+        max_examples=n, deadline=None, derandomize=True, database=None, phases=[Phase.generate]
+    )
+
+
+def law(function):
+    LAWS.append(function)
+    return function
+
+
+@contextlib.contextmanager
+def tiles_of(m, elements: int, keys: int):
+    before = m.tiles.ELEMENTS, m.tiles.KEYS
+    m.tiles.ELEMENTS, m.tiles.KEYS = elements, keys
+    try:
+        yield
+    finally:
+        m.tiles.ELEMENTS, m.tiles.KEYS = before
+
+
+class Case:
+    """One random problem: q, k, v in float64 and keyword arguments of a rule."""
+
+    def __init__(self, seed: int, plain: bool = False) -> None:
+        self.stream = torch.Generator().manual_seed(seed)
+        B, H, G, T, S, D, Dv = SHAPES[self.below(len(SHAPES))]
+        self.shape = B, H, T, S
+        self.q = 2 * self.normal(B, H, T, D)
+        self.k, self.v = self.normal(B, G, S, D), self.normal(B, G, S, Dv)
+        self.tiles = [(1 << 19, 512), (1, 1), (3 * H * T, 3), (50, 5)][self.below(4)]
+        self.rule = {} if plain else self.random_rule(B, H, T, S)
+
+    def random_rule(self, B, H, T, S) -> dict:
+        rule = {}
+        if self.chance(0.5):
+            rule["causal"] = True
+            if self.chance(0.5):
+                rule["window"] = 1 + self.below(S)
+        elif self.chance(0.4):
+            rule["window"] = (self.below(S), self.below(S))
+        if self.chance(0.3):
+            rule["offset"] = self.below(S + 2) - 1
+        elif self.chance(0.2):
+            rule["offset"] = torch.randint(-1, S, (B,), generator=self.stream)
+        if self.chance(0.3):
+            rule["key_mask"] = self.normal(B, S) > -0.7
+        if self.chance(0.3):
+            rule["query_mask"] = self.normal(B, T) > -0.7
+        if self.chance(0.3):
+            rule["segments"] = torch.randint(0, 3, (B, S), generator=self.stream)
+        if self.chance(0.3):
+            rule["mask"] = self.normal(*[(B, H, T, S), (T, S), (B, 1, 1, S)][self.below(3)]) > -0.7
+        if self.chance(0.3):
+            rule["bias"] = self.normal(*[(B, H, T, S), (H, 1, S), (S,)][self.below(3)])
+            lowest = torch.finfo(torch.float64).min
+            rule["bias"][..., :1] = [-math.inf, lowest][self.below(2)]
+        if self.chance(0.3):
+            rule["softcap"] = 1.5
+        if self.chance(0.3):
+            rule["alibi"] = self.normal(H).abs()
+        if self.chance(0.3):
+            rule["sinks"] = self.normal(H)
+        if self.chance(0.3):
+            rule["scale"] = 0.7
+        return rule
+
+    def normal(self, *shape):
+        return torch.randn(*shape, generator=self.stream, dtype=torch.float64)
+
+    def below(self, n: int) -> int:
+        return int(torch.randint(0, n, (), generator=self.stream))
+
+    def chance(self, p: float) -> bool:
+        return bool(torch.rand((), generator=self.stream) < p)
+
+    def attend(self, m, dtype=torch.float64, **options):
+        with tiles_of(m, *self.tiles):
+            inputs = (self.q.to(dtype), self.k.to(dtype), self.v.to(dtype))
+            return m.attention(*inputs, m.Rule(**self.rule), **options)
+
+    def dense(self, m, dtype=torch.float64):
+        return dense.attend(self.q, self.k, self.v, m.Rule(**self.rule), dtype)
+
+
+def close(got, wanted, atol=1e-9, rtol=1e-9) -> None:
+    torch.testing.assert_close(got, wanted, atol=atol, rtol=rtol, check_dtype=False, equal_nan=True)
+
+
+@law
+def equals_the_dense_way(m) -> None:
+    @some(60)
+    @given(seeds)
+    def check(seed: int) -> None:
+        case = Case(seed)
+        got, wanted = case.attend(m, received=True, top=True), case.dense(m)
+        for name in (*FIGURES, "out", "received"):
+            close(getattr(got, name), getattr(wanted, name))
+        assert torch.equal(got.top_key, wanted.top_key)
+        without = m.attention(case.q, case.k, None, m.Rule(**case.rule))
+        for name in FIGURES:
+            close(getattr(without, name), getattr(wanted, name))
+
+    check()
+
+
+@law
+def float32_loses_no_more_than_float32_must(m) -> None:
+    """Against float64, at most four times what the dense way loses in float32, plus two ulps."""
+
+    @some(40)
+    @given(seeds)
+    def check(seed: int) -> None:
+        case = Case(seed)
+        case.q, case.k, case.v = case.q.float(), case.k.float(), case.v.float()
+        got, judge, exact = (
+            case.attend(m, torch.float32),
+            case.dense(m, torch.float32),
+            case.dense(m),
+        )
+        for name in (*FIGURES, "out"):
+            truth = getattr(exact, name)
+            lost = (getattr(judge, name) - truth).abs().nan_to_num(0.0)
+            ulps = 2 * torch.finfo(torch.float32).eps * truth.abs().nan_to_num(0.0).clamp(min=1)
+            error = (getattr(got, name) - truth).abs().nan_to_num(0.0)
+            assert (error <= 4 * lost.amax() + ulps if lost.numel() else True).all(), name
+
+    check()
+
+
+@law
+def gradients_equal_the_dense_ones(m) -> None:
+    @some(40)
+    @given(seeds)
+    def check(seed: int) -> None:
+        case = Case(seed)
+        inputs = [case.q, case.k, case.v]
+        inputs += [case.rule[name] for name in ("bias", "sinks") if name in case.rule]
+        for x in inputs:
+            x.requires_grad_()
+        got, wanted = case.attend(m), case.dense(m)
+        seen = wanted.lse.isfinite()
+        pull = [case.normal(*x.shape) for x in (wanted.out, wanted.lse, wanted.entropy)]
+
+        def loss(a, parts):
+            lse = a.lse.masked_fill(~seen, 0.0)
+            values = (a.out * pull[0], lse * pull[1], a.entropy * pull[2])
+            return sum(values[part].sum() for part in parts)
+
+        for parts in ((0, 1, 2), (0,), (2,)):
+            ours = torch.autograd.grad(
+                loss(got, parts), inputs, allow_unused=True, retain_graph=True
+            )
+            theirs = torch.autograd.grad(
+                loss(wanted, parts), inputs, allow_unused=True, retain_graph=True
+            )
+            for a, b in zip(ours, theirs, strict=True):
+                if b is None:
+                    assert a is None or (a == 0).all()
+                else:
+                    close(a, b.nan_to_num(0.0), atol=1e-8)
+
+    check()
+
+
+@law
+def chunks_of_keys_merge_into_the_whole(m) -> None:
+    @some(30)
+    @given(seeds)
+    def check(seed: int) -> None:
+        stream = torch.Generator().manual_seed(seed)
+        scores = 4 * torch.randn(2, 5, 13, generator=stream, dtype=torch.float64)
+        values = torch.randn(2, 13, 3, generator=stream, dtype=torch.float64)
+        scores[0, 1] = -math.inf  # a row that sees nothing
+        scores[:, 2, :9] = -math.inf  # and one that sees nothing for long
+        at = torch.arange(13, dtype=torch.float64)
+
+        def part(a: int, b: int):
+            piece = m.softmax.empty((2, 5), 3, scores)
+            m.softmax.absorb(piece, scores[..., a:b].clone(), at[a:b], values[:, a:b], masked=True)
+            return piece
+
+        merge, nothing = m.softmax.merge, m.softmax.empty((2, 5), 3, scores)
+        whole = m.softmax.finish(part(0, 13))
+        for piece in (
+            merge(merge(part(0, 4), part(4, 9)), part(9, 13)),
+            merge(part(9, 13), merge(part(4, 9), part(0, 4))),
+            merge(nothing, part(0, 13)),
+            merge(part(0, 13), nothing),
+        ):
+            done = m.softmax.finish(piece)
+            for field in dataclasses.fields(whole):
+                close(getattr(done, field.name), getattr(whole, field.name))
+        p = torch.softmax(scores, dim=-1).nan_to_num(0.0)
+        close(whole.out, p @ values)
+        close(whole.entropy, -torch.xlogy(p, p).sum(dim=-1))
+
+    check()
+
+
+@law
+def adding_a_constant_moves_lse_alone(m) -> None:
+    @some(20)
+    @given(seeds)
+    def check(seed: int) -> None:
+        case = Case(seed, plain=True)
+        before = case.attend(m)
+        case.rule = {"bias": torch.full((1,), 3.5, dtype=torch.float64)}
+        after = case.attend(m)
+        close(after.lse, before.lse + 3.5)
+        close(after.max_score, before.max_score + 3.5)
+        for name in ("out", "entropy", "mean_key", "visible"):
+            close(getattr(after, name), getattr(before, name))
+
+    check()
+
+
+@law
+def doubling_a_key_adds_ln_2_to_its_score(m) -> None:
+    @some(20)
+    @given(seeds)
+    def check(seed: int) -> None:
+        case = Case(seed, plain=True)
+        S = case.shape[3]
+        bias = torch.zeros(S, dtype=torch.float64)
+        bias[0] = math.log(2)
+        case.rule = {"bias": bias}
+        weighted = case.attend(m)
+        case.rule = {}
+        case.k = torch.cat([case.k, case.k[:, :, :1]], dim=2)
+        case.v = torch.cat([case.v, case.v[:, :, :1]], dim=2)
+        twice = case.attend(m)
+        close(twice.out, weighted.out)
+        close(twice.lse, weighted.lse)
+
+    check()
+
+
+@law
+def permuting_keys_changes_nothing_without_positions(m) -> None:
+    @some(20)
+    @given(seeds)
+    def check(seed: int) -> None:
+        case = Case(seed, plain=True)
+        before = case.attend(m, received=True)
+        order = torch.randperm(case.shape[3], generator=case.stream)
+        case.k, case.v = case.k[:, :, order], case.v[:, :, order]
+        after = case.attend(m, received=True)
+        for name in ("out", "lse", "entropy", "max_score"):
+            close(getattr(after, name), getattr(before, name))
+        close(after.received, before.received[..., order])
+
+    check()
+
+
+@law
+def a_window_as_wide_as_the_keys_is_causal(m) -> None:
+    @some(20)
+    @given(seeds)
+    def check(seed: int) -> None:
+        case = Case(seed, plain=True)
+        case.rule = {"causal": True}
+        causal = case.attend(m)
+        case.rule = {"causal": True, "window": case.shape[3] + case.shape[2]}
+        windowed = case.attend(m)
+        for name in (*FIGURES, "out"):
+            close(getattr(windowed, name), getattr(causal, name))
+
+    check()
+
+
+@law
+def what_is_hidden_may_hold_anything(m) -> None:
+    @some(30)
+    @given(seeds)
+    def check(seed: int) -> None:
+        case = Case(seed)
+        before = case.attend(m, received=True)
+        bad = case.below(case.shape[3])
+        sees = dense.visible(m.Rule(**case.rule), *case.shape)[..., bad]
+        case.k[:, :, bad, 0] = math.nan
+        case.v[:, :, bad, -1] = math.inf
+        after = case.attend(m)
+        for name in ("out", "lse", "entropy", "max_score", "mean_key"):
+            got, wanted = getattr(after, name), getattr(before, name)
+            assert got[sees].isnan().all(), name
+            assert torch.equal(got[~sees], wanted[~sees]) or torch.allclose(
+                got[~sees], wanted[~sees]
+            )
+
+    check()
+
+
+@law
+def the_query_mask_never_changes_the_output(m) -> None:
+    @some(20)
+    @given(seeds)
+    def check(seed: int) -> None:
+        case = Case(seed)
+        B, _, T, _ = case.shape
+        case.rule.pop("query_mask", None)
+        before = case.attend(m)
+        case.rule["query_mask"] = case.normal(B, T) > 0
+        after = case.attend(m)
+        for name in (*FIGURES, "out"):
+            assert torch.equal(getattr(after, name), getattr(before, name))
+
+    check()

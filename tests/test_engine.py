@@ -1,0 +1,390 @@
+"""The engine against its laws, its wrong copies against the same laws, and the door."""
+
+import importlib
+import math
+import shutil
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import dense
+import engine_laws
+import pytest
+import torch
+
+import clearhead
+from clearhead import Rule, attention
+
+PACKAGE = Path(clearhead.__file__).parent
+ENGINE = ["rule.py", "bound.py", "softmax.py", "engine"]
+
+
+def judged(name: str = "clearhead") -> SimpleNamespace:
+    """The parts of a package that the laws look at."""
+    part = lambda module: importlib.import_module(f"{name}.{module}")  # noqa: E731
+    return SimpleNamespace(
+        attention=part("engine").attention, Rule=part("rule").Rule,
+        softmax=part("softmax"), tiles=part("engine.tiles"),
+    )  # fmt: skip
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("law", engine_laws.LAWS, ids=lambda law: law.__name__)
+def test_the_engine_obeys(law):
+    law(judged())
+
+
+# name: file, what stands there, what stands in the wrong copy
+MUTANTS = {
+    "window one key too many": (
+        "bound.py",
+        "self.before = rule.window - 1",
+        "self.before = rule.window",
+    ),
+    "window one key too few": (
+        "bound.py",
+        "self.before = rule.window - 1",
+        "self.before = rule.window - 2",
+    ),
+    "causal sees the next key": (
+        "bound.py",
+        "            self.after = 0\n",
+        "            self.after = 1\n",
+    ),
+    "causal hides itself": (
+        "bound.py",
+        "            self.after = 0\n",
+        "            self.after = -1\n",
+    ),
+    "top-left for bottom-right": (
+        "bound.py",
+        "self.offset = self.S - self.T if",
+        "self.offset = 0 if",
+    ),
+    "mask inverted": (
+        "bound.py",
+        "~self._mask[b, h, i0:i1, j0:j1]",
+        "self._mask[b, h, i0:i1, j0:j1]",
+    ),
+    "key mask ignored": ("bound.py", "self._holes[j1] > self._holes[j0]", "self._holes[j1] < 0"),
+    "documents ignored in a tile": (
+        "bound.py",
+        "mine != self._numbers[b, None, None, j0:j1]",
+        "mine > self._numbers[b, None, None, j0:j1] + 99",
+    ),
+    "lowest bias not blocked": ("bound.py", "<= lowest)", "< lowest)"),
+    "softcap after the bias": (
+        "bound.py",
+        "        return scores\n\n\ndef _either",
+        "        if rule.softcap is not None:\n"
+        "            scores.div_(rule.softcap).tanh_().mul_(rule.softcap)\n"
+        "        return scores\n\n\ndef _either",
+    ),
+    "ALiBi the other way": (
+        "bound.py",
+        "back.to(scores.dtype), value=-1)",
+        "back.to(scores.dtype))",
+    ),
+    "bias times scale": (
+        "bound.py",
+        "].to(scores.dtype)\n            scores.add_(bias)",
+        "].to(scores.dtype) * self.scale\n            scores.add_(bias)",
+    ),
+    "scale twice": (
+        "engine/tiles.py",
+        ".to(self.dtype) * self.bound.scale",
+        ".to(self.dtype) * self.bound.scale**2",
+    ),
+    "key heads tiled, not repeated": (
+        "engine/tiles.py",
+        "torch.unflatten(q[chunk.b, chunk.h], 1, (-1, bound.H // bound.G))",
+        "torch.unflatten(q[chunk.b, chunk.h], 1, (bound.H // bound.G, -1)).transpose(1, 2)",
+    ),
+    "tiles skip a key": (
+        "engine/tiles.py",
+        "for j in range(first, last, KEYS)",
+        "for j in range(first + (first > 0), last, KEYS)",
+    ),
+    "no rescale of the output": (
+        "softmax.py",
+        "        part.o.mul_(factor.unsqueeze(-1))\n",
+        "        pass\n",
+    ),
+    "no rescale of the sum": ("softmax.py", "    part.l.mul_(factor)\n", ""),
+    "entropy not shifted": (
+        "softmax.py",
+        "part.u.addcmul_(d, part.l).mul_(factor)",
+        "part.u.mul_(factor)",
+    ),
+    "entropy shifted the other way": (
+        "softmax.py",
+        "addcmul_(d, part.l)",
+        "addcmul_(d, part.l, value=-1)",
+    ),
+    "lse in base 2": ("softmax.py", "lse=part.m + log_l", "lse=part.m + log_l * LOG2_E"),
+    "an empty row is NaN": ("softmax.py", "part.l.masked_fill(part.l == 0, 1.0)", "part.l"),
+    "0 times -inf": ("softmax.py", "        scores.clamp_(min=_FAR)\n", "        pass\n"),
+    "sink left out": ("softmax.py", "l=alone.l + 1", "l=alone.l"),
+    "sink in the largest score": ("softmax.py", "max_score=max_score,", "max_score=part.m,"),
+    "mean key within the tile": ("engine/tiled.py", "positions[j0:j1]", "positions[: j1 - j0]"),
+    "visible counts the hidden": ("engine/tiled.py", "(~hidden).sum(dim=-1)", "hidden.sum(dim=-1)"),
+    "pads are received": ("engine/tiled.py", "if real is not None:", "if real is None and False:"),
+    "gradient without the row's mean": (
+        "engine/gradients.py",
+        "d_scores.sub_(back.fixed[rows].unsqueeze(-1))",
+        "pass",
+    ),
+    "gradient without softcap": (
+        "engine/gradients.py",
+        "if cap is not None:",
+        "if cap is None and False:",
+    ),
+    "entropy gradient's sign": (
+        "engine/gradients.py",
+        "unsqueeze(-1), value=-1)",
+        "unsqueeze(-1))",
+    ),
+    "queries' gradient unscaled": (
+        "engine/gradients.py",
+        "d_queries.mul_(scores.bound.scale)",
+        "d_queries",
+    ),
+}
+
+
+def mutated(name: str, folder: Path) -> SimpleNamespace:
+    """A copy of the engine, wrong in one place, importable under a name of its own."""
+    file, before, after = MUTANTS[name]
+    package = "mutant_" + "".join(c if c.isalnum() else "_" for c in name)
+    root = folder / package
+    root.mkdir()
+    (root / "__init__.py").touch()
+    for part in ENGINE:
+        if (PACKAGE / part).is_dir():
+            shutil.copytree(
+                PACKAGE / part, root / part, ignore=shutil.ignore_patterns("__pycache__")
+            )
+        else:
+            shutil.copy(PACKAGE / part, root / part)
+    text = (root / file).read_text("utf-8")
+    assert text.count(before) == 1, f"{before!r} stands {text.count(before)} times in {file}"
+    (root / file).write_text(text.replace(before, after), "utf-8")
+    for path in root.rglob("*.py"):
+        path.write_text(path.read_text("utf-8").replace("clearhead.", f"{package}."), "utf-8")
+    sys.path.insert(0, str(folder))
+    try:
+        return judged(package)
+    finally:
+        sys.path.remove(str(folder))
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_wrong_copy_breaks_a_law(name, tmp_path):
+    wrong = mutated(name, tmp_path)
+    for law in engine_laws.LAWS:
+        try:
+            law(wrong)
+        except Exception:
+            return
+    pytest.fail(f"no law rejects the engine with {name}")
+
+
+# The door -----------------------------------------------------------------------------------------
+
+
+def randn(*shape, seed=0, dtype=torch.float32):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def test_leading_axes_come_out_as_they_came_in():
+    q, k, v = randn(2, 6, 5, 4), randn(2, 3, 7, 4, seed=1), randn(2, 3, 7, 3, seed=2)
+    whole = attention(q, k, v, received=True, top=True)
+    assert (whole.out.shape, whole.lse.shape) == ((2, 6, 5, 3), (2, 6, 5))
+    assert (whole.received.shape, whole.top_key.shape) == ((2, 6, 7), (2, 6, 5))
+    assert (whole.n_keys, whole.impl) == (7, "tiled")
+    three = attention(q[1], k[1], v[1], received=True, top=True)
+    two = attention(q[1, 5], k[1, 2], v[1, 2], received=True, top=True)
+    for name in (
+        "out",
+        "lse",
+        "entropy",
+        "max_score",
+        "mean_key",
+        "visible",
+        "received",
+        "top_key",
+    ):
+        torch.testing.assert_close(getattr(three, name), getattr(whole, name)[1])
+        torch.testing.assert_close(getattr(two, name), getattr(whole, name)[1, 5])
+
+
+@pytest.mark.parametrize("empty", ["B", "T", "S", "H"])
+@pytest.mark.parametrize("options", [{}, {"causal": True}, {"softcap": 2.0}])
+def test_empty_axes_have_their_shapes(empty, options):
+    B, H, G, T, S = (
+        0 if empty == x else n for x, n in (("B", 2), ("H", 4), ("G", 2), ("T", 3), ("S", 5))
+    )
+    k = randn(B, G, S, 4)
+    a = attention(randn(B, H, T, 4), k, randn(B, G, S, 3), Rule(**options), received=True, top=True)
+    assert a.out.shape == (B, H, T, 3)
+    assert a.entropy.shape == a.top_key.shape == (B, H, T)
+    assert a.received.shape == (B, H, S)
+    if empty == "S":
+        assert (a.out == 0).all()
+        assert (a.lse == -math.inf).all()
+        assert (a.top_key == -1).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_accumulation_is_float32_at_least(dtype):
+    a = attention(
+        randn(3, 5, 4).to(dtype), randn(3, 5, 4).to(dtype), randn(3, 5, 2).to(dtype), received=True
+    )
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    assert a.out.dtype == dtype
+    for name in ("lse", "entropy", "max_score", "mean_key", "visible", "sink_mass", "received"):
+        assert getattr(a, name).dtype == wide
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_inputs_lose_only_their_own_rounding(dtype):
+    q, k, v = (randn(1, 2, 33, 16, seed=s).to(dtype) for s in range(3))
+    a = attention(q, k, v, Rule(causal=True))
+    exact = dense.attend(q, k, v, Rule(causal=True))
+    torch.testing.assert_close(a.entropy, exact.entropy.float(), atol=2e-6, rtol=1e-5)
+    torch.testing.assert_close(a.out, exact.out.to(dtype))
+
+
+def test_layouts_give_the_same_and_inputs_stay_as_they_are():
+    q, k, v = randn(2, 33, 4, 8), randn(2, 33, 2, 8, seed=1), randn(2, 33, 1, 8, seed=2)
+    q, k, v = q.transpose(1, 2), k.permute(0, 2, 1, 3), v.transpose(1, 2).expand(2, 2, 33, 8)
+    copies = [x.clone() for x in (q, k, v)]
+    rule = Rule(causal=True, bias=randn(1, 1, 1, 33).expand(2, 4, 33, 33))
+    a = attention(q, k, v, rule)
+    b = attention(*(x.contiguous() for x in (q, k, v)), rule)
+    for name in ("out", "lse", "entropy", "mean_key"):
+        torch.testing.assert_close(getattr(a, name), getattr(b, name))
+    assert all(torch.equal(x, copy) for x, copy in zip((q, k, v), copies, strict=True))
+
+
+def test_the_same_input_gives_the_same_bits():
+    inputs = [randn(2, 4, 200, 16, seed=s) for s in range(3)]
+    first, second = (attention(*inputs, Rule(causal=True), received=True) for _ in range(2))
+    for name in ("out", "lse", "entropy", "max_score", "mean_key", "received"):
+        assert torch.equal(getattr(first, name), getattr(second, name))
+
+
+def test_gradcheck():
+    q, k, v = (
+        randn(1, n, 5, 3, seed=s, dtype=torch.float64).requires_grad_()
+        for s, n in enumerate((4, 2, 2))
+    )
+    bias = randn(4, 5, 5, seed=4, dtype=torch.float64).requires_grad_()
+    sinks = randn(4, seed=5, dtype=torch.float64).requires_grad_()
+
+    def three(q, k, v, bias, sinks):
+        rule = Rule(causal=True, softcap=2.0, bias=bias, sinks=sinks)
+        a = attention(q, k, v, rule)
+        return a.out, a.lse, a.entropy
+
+    assert torch.autograd.gradcheck(three, (q, k, v, bias, sinks))
+
+
+def test_only_what_needs_a_gradient_gets_one():
+    q, k = randn(2, 5, 3).requires_grad_(), randn(2, 5, 3, seed=1)
+    attention(q, k, None).entropy.sum().backward()
+    assert q.grad.abs().sum() > 0
+    assert k.grad is None
+    a = attention(q, k, k)
+    assert a.out.requires_grad
+    assert not a.max_score.requires_grad
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+def test_without_gradients(context):
+    q = randn(2, 5, 3).requires_grad_()
+    with context():
+        a = attention(q, q, q)
+    assert not a.out.requires_grad
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # the compiler's own look at its inputs
+def test_under_torch_compile():
+    def loss(q):
+        a = attention(2 * q, q, q, Rule(causal=True))
+        return a.out.square().sum() + a.entropy.mean()
+
+    q = randn(2, 9, 4).requires_grad_()
+    (wanted,) = torch.autograd.grad(loss(q), q)
+    compiled = torch.compile(loss, backend="eager")(q)
+    torch.testing.assert_close(compiled, loss(q))
+    torch.testing.assert_close(torch.autograd.grad(compiled, q)[0], wanted)
+
+
+def test_autocast_is_off_inside():
+    q, k, v = (randn(2, 65, 16, seed=s) for s in range(3))
+    plain = attention(q, k, v)
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = attention(q, k, v)
+    assert torch.equal(cast.out, plain.out)
+    assert torch.equal(cast.entropy, plain.entropy)
+
+
+def test_entropy_as_a_regulariser_moves_the_entropy():
+    q, k = randn(1, 2, 16, 8).requires_grad_(), randn(1, 2, 16, 8, seed=1)
+    optimizer = torch.optim.SGD([q], lr=5.0)
+    before = attention(q, k, None, Rule(causal=True)).entropy.mean()
+    for _ in range(20):
+        optimizer.zero_grad()
+        (-attention(q, k, None, Rule(causal=True)).entropy.mean()).backward()
+        optimizer.step()
+    assert attention(q, k, None, Rule(causal=True)).entropy.mean() > before + 0.05
+
+
+def test_derived_figures():
+    q, k = randn(2, 5, 3), randn(2, 5, 3, seed=1)
+    rule = Rule(causal=True, mask=torch.arange(5).view(5, 1) != 2, sinks=torch.zeros(2))
+    a, exact = attention(q, k, None, rule), dense.attend(q[None], k[None], None, rule)
+    torch.testing.assert_close(a.max_prob, exact.p[0].amax(dim=-1).float())
+    outcomes = exact.visible[0] + 1
+    wanted = torch.where(outcomes > 1, exact.entropy[0] / outcomes.log(), 0.0)
+    torch.testing.assert_close(a.normalized_entropy, wanted.float())
+    assert (a.effective_keys[:, 2] == 0).all()
+    torch.testing.assert_close(a.effective_keys[:, 1], a.entropy[:, 1].exp())
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (
+            lambda: attention(randn(1, 32, 8, 4), randn(1, 7, 8, 4)),
+            ["k has 7 heads but q has 32", "multiple", "[1, 32, 8, 4]", "[1, 7, 8, 4]"],
+        ),
+        (lambda: attention(randn(2, 8, 4), randn(2, 8, 5)), ["head size 4 and k 5"]),
+        (
+            lambda: attention(randn(2, 8, 4), randn(2, 8, 4), randn(2, 9, 4)),
+            ["all but the last axis"],
+        ),
+        (lambda: attention(randn(2, 2, 8, 4), randn(3, 2, 8, 4)), ["batch size 2 but k has 3"]),
+        (lambda: attention(randn(8, 4), randn(1, 8, 4)), ["(T, D), (H, T, D) or (B, H, T, D)"]),
+        (lambda: attention(randn(8), randn(8)), ["got q [8]"]),
+        (
+            lambda: attention(randn(2, 8, 4), randn(2, 8, 4).double()),
+            ["share one dtype", "float64"],
+        ),
+        (
+            lambda: attention(
+                torch.ones(8, 4, dtype=torch.int64), torch.ones(8, 4, dtype=torch.int64)
+            ),
+            ["must hold floats", "int64"],
+        ),
+        (lambda: attention(randn(8, 4), randn(8, 4), impl="native"), ["auto, tiled", "'native'"]),
+        (lambda: attention(randn(8, 0), randn(8, 0)), ["at least 1"]),
+    ],
+)
+def test_what_does_not_fit_is_refused(call, words):
+    with pytest.raises(ValueError) as refusal:
+        call()
+    for word in words:
+        assert word in str(refusal.value)
