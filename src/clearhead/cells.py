@@ -9,7 +9,7 @@ from typing import TypeGuard
 import torch
 from torch import Tensor
 
-from clearhead.engine.tiles import ELEMENTS, KEYS, Scores, weights_
+from clearhead.engine.tiles import ELEMENTS, KEYS, TALL, Scores, weights_
 from clearhead.rule import Rule
 from clearhead.softmax import LOG2_E, absorb, empty, finish
 
@@ -135,7 +135,7 @@ def pool(
     size = (len(down) - 1, len(across) - 1)
     values = torch.zeros(size, dtype=scores.dtype, device=scores.k.device)
     visible = torch.zeros_like(values, dtype=torch.int64)
-    for i0, i1, r in _whole_blocks(down, r0, r1, ELEMENTS // KEYS):
+    for i0, i1, r in _whole_blocks(down, r0, r1, min(TALL, ELEMENTS // KEYS)):
         lse, queries = lse_of(i0, i1), scores.queries(i0, i1)
         first, last = scores.bound.keys(i0, i1)
         for j0, j1, c in _whole_blocks(across, max(first, c0), min(last, c1), KEYS):

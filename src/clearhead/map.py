@@ -19,7 +19,7 @@ from clearhead import cells
 from clearhead.bound import BoundRule
 from clearhead.cells import Pooled, Span
 from clearhead.engine import as_four, attention, check_inputs, tiled
-from clearhead.engine.tiles import ELEMENTS, KEYS, Chunk, Scores, chunks, weights_
+from clearhead.engine.tiles import ELEMENTS, KEYS, TALL, Chunk, Scores, chunks, weights_
 from clearhead.rule import Rule, shape_of
 
 Index = int | slice | EllipsisType
@@ -276,8 +276,8 @@ class AttentionMap:
             if len(missing):
                 first, last = i0 + int(missing[0]), i0 + int(missing[-1])
                 scores = self._head(b, h)
-                for i in range(first, last + 1, ELEMENTS // KEYS):
-                    here = b, h, slice(i, min(i + ELEMENTS // KEYS, last + 1))
+                for i in range(first, last + 1, min(TALL, ELEMENTS // KEYS)):
+                    here = b, h, slice(i, min(i + min(TALL, ELEMENTS // KEYS), last + 1))
                     self._lse[here] = cells.lse_of_rows(scores, here[2].start, here[2].stop)
                     self._known[here] = True
         return self._lse[b, h, i0:i1]

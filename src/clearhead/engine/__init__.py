@@ -123,6 +123,7 @@ def _attend(
 ) -> Attended:
     bound = BoundRule(rule, q, k)
     k, v, bad = _without_bad_keys(k, v)
+    bound.tame = _tame(q, k, bound.scale)
     out, *rows = _Attention.apply(q, k, v, rule.bias, rule.sinks, bound, bad)  # type: ignore[no-untyped-call]
     lse, entropy, max_score, mean_key, visible = rows
     with torch.no_grad():
@@ -208,6 +209,14 @@ def check_inputs(q: Tensor, k: Tensor, v: Tensor | None) -> None:
 def as_four(x: Tensor) -> Tensor:
     """(T, D) or (H, T, D) as (1, H, T, D)."""
     return x[(None,) * (4 - x.ndim)]
+
+
+def _tame(q: Tensor, k: Tensor, scale: float) -> bool:
+    """Whether no product of a query and a key, nor a part of it, can overflow float32."""
+    if not (q.numel() and k.numel()):
+        return False
+    largest = [max(abs(end.item()) for end in x.detach().aminmax()) for x in (q, k)]
+    return largest[0] * largest[1] * max(abs(scale), 1.0) * q.shape[-1] < 1e37
 
 
 def _without_bad_keys(k: Tensor, v: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor | None]:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from clearhead.bound import BoundRule
 from clearhead.engine.tiles import Chunk, Scores, blocks, chunks
-from clearhead.softmax import LOG2_E
+from clearhead.softmax import FAR, LOG2_E
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +27,7 @@ class Upstream:
     out: Tensor | None  # g
     entropy: Tensor | None  # gH
     fixed: Tensor  # the same for every key of a row: g . out - gl + gH H
+    spoiled: bool  # whether some rows are NaN, which their hidden keys must not be
 
 
 @dataclass(eq=False)
@@ -59,7 +60,8 @@ def backward(
         fixed -= d_lse
     if d_entropy is not None:
         fixed += d_entropy * entropy
-    back = Upstream(lse, None if v is None else d_out, d_entropy, fixed)
+    spoiled = bool(lse.isnan().any())
+    back = Upstream(lse, None if v is None else d_out, d_entropy, fixed, spoiled)
 
     new = Gradients(
         q=torch.zeros_like(q, dtype=lse.dtype),
@@ -87,27 +89,30 @@ def _chunk_backward(
         queries = scores.queries(i0, i1)
         g = None if back.out is None else scores.stacked_rows(back.out[rows])
         d_queries = torch.zeros_like(queries)
+        fixed = -back.fixed[rows].unsqueeze(-1)
+        lse = back.lse[rows]
+        lse = lse.masked_fill(lse == -torch.inf, 0.0).unsqueeze(-1)
         for j0, j1 in tiles:
             keys = scores.stacked(scores.k[:, :, j0:j1])
             tile, hidden = scores.tile(queries, i0, i1, j0, j1)
             # log p in place of the scores, p beside it
             log_p = scores.by_head(tile, i1 - i0)
-            lse = back.lse[rows]
-            log_p.sub_(lse.masked_fill(lse == -torch.inf, 0.0).unsqueeze(-1))
-            p = torch.mul(tile, LOG2_E, out=scores.room(1, *tile.shape[1:])).exp2_()
+            log_p.sub_(lse)
             if hidden is not None:
+                log_p.clamp_(min=FAR)
+            p = torch.mul(tile, LOG2_E, out=scores.room(1, *tile.shape[1:])).exp2_()
+            if hidden is not None and back.spoiled:
                 scores.by_head(p, i1 - i0).masked_fill_(hidden, 0.0)
-                log_p.masked_fill_(hidden, 0.0)
 
             d = scores.room(2, *tile.shape[1:])
             if g is None or v is None or new.v is None:
-                d.zero_()
+                d.copy_(scores.stacked_rows(fixed).expand_as(d))
             else:
                 values = scores.stacked(v[chunk.b, chunk.g, j0:j1])
-                torch.bmm(g, values.transpose(1, 2), out=d)
+                # - fixed goes in with the product: a pass less
+                torch.baddbmm(scores.stacked_rows(fixed), g, values.transpose(1, 2), out=d)
                 _add(new.v, chunk, j0, j1, torch.bmm(p.transpose(1, 2), g))
             d_scores = scores.by_head(d, i1 - i0)
-            d_scores.sub_(back.fixed[rows].unsqueeze(-1))
             if back.entropy is not None:
                 d_scores.addcmul_(log_p, back.entropy[rows].unsqueeze(-1), value=-1)
             d.mul_(p)

@@ -74,7 +74,10 @@ def forward(q: Tensor, k: Tensor, v: Tensor | None, bound: BoundRule) -> Rows:
 
 def shaped(part: Partial, scores: Scores, n_rows: int) -> Partial:
     """Stacked rows seen as (b, h, rows)."""
-    return Partial(*(scores.by_head(x, n_rows) for x in (part.m, part.l, part.u, part.c, part.o)))
+    m, l, u, c, o = (  # noqa: E741
+        scores.by_head(x, n_rows) for x in (part.m, part.l, part.u, part.c, part.o)
+    )
+    return Partial(m, l, u, c, o)
 
 
 def column_sums(q: Tensor, k: Tensor, lse: Tensor, bound: BoundRule) -> Tensor:

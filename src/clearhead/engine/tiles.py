@@ -12,8 +12,9 @@ from torch import Tensor
 from clearhead.bound import BoundRule
 from clearhead.softmax import LOG2_E
 
-ELEMENTS = 1 << 19  # scores in a tile, over all its heads: 2 MiB in float32, what caches hold
+ELEMENTS = 1 << 20  # scores in a tile, over all its heads: 4 MiB in float32
 KEYS = 512  # keys in a tile
+TALL = 1024  # queries of one head in a tile at most: more would waste much along a diagonal
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ def chunks(bound: BoundRule) -> Iterator[Chunk]:
     n_heads = max(1, budget // max(each, 1))
     n_batches = max(1, min(n_heads // bound.G, bound.B))
     n_heads = min(n_heads, bound.G)
-    rows = max(1, min(bound.T, budget // (n_batches * n_heads * group)))
+    rows = max(1, min(bound.T, TALL, budget // (n_batches * n_heads * group)))
     for b in range(0, bound.B, n_batches):
         for g in range(0, bound.G, n_heads):
             last = min(g + n_heads, bound.G)
@@ -103,7 +104,7 @@ class Scores:
             self.bound.shape_scores_(self.by_head(scores, i1 - i0), *where)
         hidden = self.bound.hidden(*where)
         if hidden is not None:
-            self.by_head(scores, i1 - i0).masked_fill_(hidden, -torch.inf)
+            self.bound.hide_(self.by_head(scores, i1 - i0), hidden)
         return scores, hidden
 
     def by_head(self, stacked: Tensor, n_rows: int) -> Tensor:
