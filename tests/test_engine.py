@@ -310,6 +310,7 @@ def test_without_gradients(context):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # the compiler's own look at its inputs
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # the compiler does it
 def test_under_torch_compile():
     def loss(q):
         a = attention(2 * q, q, q, Rule(causal=True))
