@@ -85,8 +85,7 @@ def absorb(
     else:
         base = _rebase(part, torch.maximum(part.m, m))
     # Whole passes over a tile are what this costs. torch's exp2 takes a third of the time of its
-    # exp, a product and a sum half of its dot product; exp2 into another buffer, rather than in
-    # place, was ten times as slow in one process out of three.
+    # exp, a product and a sum half of its dot product.
     scores.sub_(base.unsqueeze(-1))
     if masked:
         scores.clamp_(min=FAR)
