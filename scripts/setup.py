@@ -42,7 +42,7 @@ SIZE = """\
 setup: downloads about 250 MB with a CPU build of torch, about 3 GB with the CUDA build that PyPI
 setup: has for Linux (less what pip has kept). pip's own settings choose: for the small one, name an
 setup: index of PyTorch's CPU builds in PIP_EXTRA_INDEX_URL."""
-SIZE_OF_DEV = "adding the tools for tests and lint (about 30 MB)"
+SIZE_OF_DEV = "adding the tools for tests and lint (about 70 MB)"
 
 FULL = "the disk is full: setting up takes 1.1 GB with a CPU build of torch, with CUDA much more"
 FORBIDDEN = "not allowed to write there: use a folder of your own (make VENV=... for another)"

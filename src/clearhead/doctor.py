@@ -52,6 +52,8 @@ PACKAGES = (
     Package("pytest", "make test", remedy=_WITH_TESTS),
     Package("pytest-xdist", "make test", module="xdist", remedy=_WITH_TESTS),
     Package("hypothesis", "make test", remedy=_WITH_TESTS),
+    Package("onnx", "make test, as a judge", remedy=_WITH_TESTS),
+    Package("transformers", "make test, as a judge", remedy=_WITH_TESTS),
     Package("ruff", "make test", remedy=_WITH_TESTS),
     Package("mypy", "make test", remedy=_WITH_TESTS),
 )
