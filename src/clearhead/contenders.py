@@ -140,7 +140,7 @@ def _guarded(name: str, make: Callable[[], Callable[[], Tensors]], need: int = 0
 def _twice(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Callable[[], Tensors]:
     """H = lse - E[s], where E[s] = q . E[k] / sqrt(D) and E[k] is attention with v := k."""
     if q.device.type != "cpu":
-        raise NotImplementedError("PyTorch's operator that returns lse is the CPU's")
+        raise RuntimeError("PyTorch's operator that returns lse is the CPU's")
     flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
     def call() -> Tensors:

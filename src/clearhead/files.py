@@ -45,6 +45,7 @@ def write_files(directory: Path, contents: Mapping[str, bytes]) -> None:
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
             staged[directory / name] = _stage(directory, name, content)
         for target, part in staged.items():
+            name = target.name
             kept[target] = _second_name(target)
             os.replace(part, target)
     except BaseException as error:
