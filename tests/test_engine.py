@@ -121,8 +121,8 @@ MUTANTS = {
         "addcmul_(d, part.l)",
         "addcmul_(d, part.l, value=-1)",
     ),
-    "lse in base 2": ("softmax.py", "lse=part.m + log_l", "lse=part.m + log_l * LOG2_E"),
-    "an empty row is NaN": ("softmax.py", "part.l.masked_fill(part.l == 0, 1.0)", "part.l"),
+    "lse in base 2": ("softmax.py", "(part.m + log_l)", "(part.m + log_l * LOG2_E)"),
+    "an empty row is NaN": ("softmax.py", "part.l.masked_fill(nothing, 1.0)", "part.l"),
     "0 times -inf": ("softmax.py", "        scores.clamp_(min=FAR)\n", "        pass\n"),
     "sink left out": ("softmax.py", "l=alone.l + 1", "l=alone.l"),
     "sink in the largest score": ("softmax.py", "max_score=max_score,", "max_score=part.m,"),
@@ -131,8 +131,8 @@ MUTANTS = {
     "pads are received": ("engine/tiled.py", "if real is not None:", "if real is None and False:"),
     "gradient without the row's mean": (
         "engine/gradients.py",
-        "fixed = -back.fixed[rows].unsqueeze(-1)",
-        "fixed = 0 * back.fixed[rows].unsqueeze(-1)",
+        "scores.stacked_rows(back.fixed[rows].unsqueeze(-1))",
+        "scores.stacked_rows(0 * back.fixed[rows].unsqueeze(-1))",
     ),
     "gradient without softcap": (
         "engine/gradients.py",
@@ -141,9 +141,15 @@ MUTANTS = {
     ),
     "entropy gradient's sign": (
         "engine/gradients.py",
-        "unsqueeze(-1), value=-1)",
-        "unsqueeze(-1))",
+        "unsqueeze(-1), value=-LN_2)",
+        "unsqueeze(-1), value=LN_2)",
     ),
+    "entropy gradient in bits": (
+        "engine/gradients.py",
+        "unsqueeze(-1), value=-LN_2)",
+        "unsqueeze(-1), value=-1)",
+    ),
+    "entropy in bits": ("softmax.py", "sum(dim=-1), alpha=LN_2)", "sum(dim=-1))"),
     "queries' gradient unscaled": (
         "engine/gradients.py",
         "d_queries.mul_(scores.bound.scale)",

@@ -256,8 +256,7 @@ def lse_of_rows(scores: Scores, i0: int, i1: int) -> Tensor:
         bad = ~scores.k[0, 0, j0:j1].isfinite().all(dim=-1)
         if bad.any():
             spoiled |= (bad if hidden is None else bad & ~hidden[0, 0]).any(dim=-1)
-        nowhere = queries.new_zeros(j1 - j0)  # mean_key is not asked for
-        absorb(part, tile, nowhere, None, hidden is not None, scores.room(1, *tile.shape[1:]))
+        absorb(part, tile, masked=hidden is not None, room=scores.room(1, *tile.shape[1:]))
     sink = scores.bound.sinks
     lse = finish(part, None if sink is None else sink[:, None]).lse[0]
     return lse.masked_fill(spoiled, torch.nan)

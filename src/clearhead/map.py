@@ -290,7 +290,7 @@ class AttentionMap:
             full = (*self._q.shape[:-1], self._bound.S)
             self._latest = b, h, BoundRule(cells.rule_of_head(self.rule, b, h, full), q, k)
         one = slice(0, 1)
-        return Scores(q, k, self._latest[2], Chunk(one, one, one, ROWS))
+        return Scores(q, k, self._latest[2], Chunk(one, one, one, ROWS), rooms=2)
 
     @_figures
     def _read(self, index: Indices, weights: bool, max_bytes: int) -> Tensor:

@@ -23,19 +23,23 @@ import torch
 from torch import Tensor
 
 LOG2_E = 1 / math.log(2)
+LN_2 = math.log(2)
 FAR = -1e4  # e to this is 0, and 0 times this is 0; with -inf that would be NaN
 
 
 @dataclass(eq=False)
 class Partial:
-    """What rows remember of their keys so far: m, l, u, c (..., rows) and o (..., rows, n)."""
+    """What rows remember of their keys so far: m, l, u, c (..., rows) and o (..., rows, n).
+
+    Where nothing has been seen m is the lowest finite number, so that m - m is 0 and not NaN.
+    """
 
     m: Tensor
     l: Tensor  # noqa: E741 (the letter of the equation)
     u: Tensor
     c: Tensor
     o: Tensor
-    fresh: bool = False  # nothing absorbed yet: the first keys need not be added to zeros
+    fresh: bool = False  # nothing absorbed yet, so nothing to rescale
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +59,7 @@ class Finished:
 def empty(shape: tuple[int, ...], n_values: int, like: Tensor) -> Partial:
     """Rows that have seen no key, for values of n_values numbers (0 for statistics only)."""
     return Partial(
-        m=like.new_full(shape, -math.inf),
+        m=like.new_full(shape, torch.finfo(like.dtype).min),
         l=like.new_zeros(shape),
         u=like.new_zeros(shape),
         c=like.new_zeros(shape),
@@ -67,43 +71,35 @@ def empty(shape: tuple[int, ...], n_values: int, like: Tensor) -> Partial:
 def absorb(
     part: Partial,
     scores: Tensor,
-    positions: Tensor,
+    positions: Tensor | None = None,
     values: Tensor | None = None,
     masked: bool = False,
     room: Tensor | None = None,
-) -> Tensor:
-    """Add keys to the rows, in place; returns the weights relative to the largest score so far.
+) -> None:
+    """Add keys to the rows, in place.
 
-    scores (N, rows, keys) are used up; positions (keys,) are the keys' own numbers; values is (N,
-    keys, n). `masked` says that some scores are -inf, which hides the key. `room`, like scores,
-    receives the weights.
+    scores (N, rows, keys) are used up; positions (keys,) are the keys' own numbers, and without
+    them c is not kept; values is (N, keys, n). `masked` says that some scores are -inf, which hides
+    the key. `room`, like scores, is used up as well.
     """
-    m = scores.amax(dim=-1)
-    first, part.fresh = part.fresh, False
-    if first:
-        part.m, base = m, m.masked_fill(m == -math.inf, 0.0)
-    else:
-        base = _rebase(part, torch.maximum(part.m, m))
-    # Whole passes over a tile are what this costs. torch's exp2 takes a third of the time of its
-    # exp, a product and a sum half of its dot product.
-    scores.sub_(base.unsqueeze(-1))
+    m = torch.maximum(part.m, scores.amax(dim=-1))
+    if not part.fresh:
+        _rescale(part, m)
+    part.m, part.fresh = m, False
+    # Whole passes over a tile are what this costs. In place is cheaper than from one buffer into
+    # another; torch's exp2 takes a third of the time of its exp; a product and a sum are faster
+    # than its dot product and its matrix-vector product. That one reads a tile on one core alone,
+    # and where two cores share no cache, the next pass pays ten times for what it has carried off.
+    scores.sub_(m.unsqueeze(-1)).mul_(LOG2_E)
     if masked:
         scores.clamp_(min=FAR)
-    weights = torch.mul(scores, LOG2_E, out=room).exp2_()
-    l = weights.sum(dim=-1)  # noqa: E741 (the letter of the equation)
-    u = scores.mul_(weights).sum(dim=-1)
-    c = weights @ positions
-    if first:
-        part.l, part.u, part.c = l, u, c
-        if values is not None:
-            part.o = torch.bmm(weights, values)
-    else:
-        part.l.add_(l)
-        part.u.add_(u)
-        part.c.add_(c)
-        if values is not None:
-            part.o.baddbmm_(weights, values)
-    return weights
+    weights = torch.exp2(scores, out=room)
+    part.l.add_(weights.sum(dim=-1))
+    part.u.add_(scores.mul_(weights).sum(dim=-1), alpha=LN_2)
+    if values is not None:
+        part.o.baddbmm_(weights, values)
+    if positions is not None:
+        part.c.add_(weights.mul_(positions).sum(dim=-1))
 
 
 def merge(a: Partial, b: Partial) -> Partial:
@@ -113,25 +109,22 @@ def merge(a: Partial, b: Partial) -> Partial:
         replace(part, **{name: getattr(part, name).clone() for name in ("l", "u", "c", "o")})
         for part in (a, b)
     )
-    _rebase(first, m)
-    _rebase(second, m)
+    _rescale(first, m)
+    _rescale(second, m)
     return Partial(
         m, first.l + second.l, first.u + second.u, first.c + second.c, first.o + second.o
     )
 
 
-def _rebase(part: Partial, m: Tensor) -> Tensor:
-    """Express part relative to m, in place; returns m with 0 for rows that are still empty."""
-    base = m.masked_fill(m == -math.inf, 0.0)
-    d = (part.m - base).clamp_(min=FAR)
+def _rescale(part: Partial, m: Tensor) -> None:
+    """Express what has been summed up relative to m, in place."""
+    d = (part.m - m).clamp_(min=FAR)
     factor = d.exp()
     part.u.addcmul_(d, part.l).mul_(factor)
     part.l.mul_(factor)
     part.c.mul_(factor)
     if part.o.shape[-1]:
         part.o.mul_(factor.unsqueeze(-1))
-    part.m = m
-    return base
 
 
 def finish(part: Partial, sink: Tensor | None = None) -> Finished:
@@ -139,17 +132,16 @@ def finish(part: Partial, sink: Tensor | None = None) -> Finished:
 
     `sink`, broadcast to the rows, is the logit of one more outcome, which no key stands for.
     """
-    max_score = part.m
+    max_score = part.m.masked_fill(part.l == 0, -math.inf)
     if sink is not None:
         alone = empty(tuple(part.m.shape), part.o.shape[-1], part.m)
-        part = merge(
-            part, replace(alone, m=sink.to(part.m).expand_as(part.m), l=alone.l + 1, fresh=False)
-        )
-    some = part.l.masked_fill(part.l == 0, 1.0)  # an empty row: 0 / 1
+        part = merge(part, replace(alone, m=sink.to(part.m).expand_as(part.m), l=alone.l + 1))
+    nothing = part.l == 0
+    some = part.l.masked_fill(nothing, 1.0)  # an empty row: 0 / 1
     log_l = some.log()
     return Finished(
         out=part.o / some.unsqueeze(-1),
-        lse=part.m + log_l,
+        lse=(part.m + log_l).masked_fill_(nothing, -math.inf),
         entropy=(log_l - part.u / some).clamp_(min=0) + 0.0,
         max_score=max_score,
         mean_key=part.c / some,

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from clearhead.bound import BoundRule
 from clearhead.engine.tiles import Chunk, Scores, blocks, chunks
-from clearhead.softmax import FAR, LOG2_E
+from clearhead.softmax import FAR, LN_2, LOG2_E
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +73,7 @@ def backward(
     if bias and bound.rule.bias is not None:
         new.bias = lse.new_zeros(bound.rule.bias.shape)
     for chunk in chunks(bound):
-        _chunk_backward(Scores(q, k, bound, chunk), v, back, chunk, new)
+        _chunk_backward(Scores(q, k, bound, chunk, rooms=3), v, back, chunk, new)
     if bound.sinks is not None:
         log_p = bound.sinks.to(lse.dtype)[:, None] - lse  # (B, H, T)
         d = -fixed if d_entropy is None else -fixed - d_entropy * log_p
@@ -87,34 +87,34 @@ def _chunk_backward(
     for i0, i1, tiles in blocks(scores.bound, chunk):
         rows = (chunk.b, chunk.h, slice(i0, i1))
         queries = scores.queries(i0, i1)
-        g = None if back.out is None else scores.stacked_rows(back.out[rows])
+        # The gradient of a sum is one number seen as many, and a product of such a view is slow.
+        g = None if back.out is None else scores.stacked_rows(back.out[rows]).contiguous()
         d_queries = torch.zeros_like(queries)
-        fixed = -back.fixed[rows].unsqueeze(-1)
+        fixed = scores.stacked_rows(back.fixed[rows].unsqueeze(-1))
         lse = back.lse[rows]
         lse = lse.masked_fill(lse == -torch.inf, 0.0).unsqueeze(-1)
         for j0, j1 in tiles:
             keys = scores.stacked(scores.k[:, :, j0:j1])
             tile, hidden = scores.tile(queries, i0, i1, j0, j1)
-            # log p in place of the scores, p beside it
-            log_p = scores.by_head(tile, i1 - i0)
-            log_p.sub_(lse)
+            # log2 p in place of the scores, p beside it
+            log2_p = scores.by_head(tile, i1 - i0)
+            log2_p.sub_(lse).mul_(LOG2_E)
             if hidden is not None:
-                log_p.clamp_(min=FAR)
-            p = torch.mul(tile, LOG2_E, out=scores.room(1, *tile.shape[1:])).exp2_()
+                log2_p.clamp_(min=FAR)
+            p = torch.exp2(tile, out=scores.room(1, *tile.shape[1:]))
             if hidden is not None and back.spoiled:
                 scores.by_head(p, i1 - i0).masked_fill_(hidden, 0.0)
 
             d = scores.room(2, *tile.shape[1:])
             if g is None or v is None or new.v is None:
-                d.copy_(scores.stacked_rows(fixed).expand_as(d))
+                torch.neg(fixed.expand_as(d), out=d)
             else:
                 values = scores.stacked(v[chunk.b, chunk.g, j0:j1])
-                # - fixed goes in with the product: a pass less
-                torch.baddbmm(scores.stacked_rows(fixed), g, values.transpose(1, 2), out=d)
+                torch.bmm(g, values.transpose(1, 2), out=d).sub_(fixed)
                 _add(new.v, chunk, j0, j1, torch.bmm(p.transpose(1, 2), g))
             d_scores = scores.by_head(d, i1 - i0)
             if back.entropy is not None:
-                d_scores.addcmul_(log_p, back.entropy[rows].unsqueeze(-1), value=-1)
+                d_scores.addcmul_(log2_p, back.entropy[rows].unsqueeze(-1), value=-LN_2)
             d.mul_(p)
 
             if new.bias is not None:

@@ -46,17 +46,17 @@ def forward(q: Tensor, k: Tensor, v: Tensor | None, bound: BoundRule) -> Rows:
         lse=rows(), entropy=rows(), max_score=rows(), mean_key=rows(), visible=rows(),
     )  # fmt: skip
     for chunk in chunks(bound):
-        scores = Scores(q, k, bound, chunk)
+        scores = Scores(q, k, bound, chunk, rooms=2)
         values = None if v is None else v[chunk.b, chunk.g]
         sink = None if bound.sinks is None else bound.sinks[chunk.h, None]
         positions = torch.arange(bound.S, dtype=dtype, device=q.device)
         for i0, i1, tiles in blocks(bound, chunk):
             queries = scores.queries(i0, i1)
             part = empty((scores.n, queries.shape[1]), n_values, queries)
-            seen = queries.new_zeros((scores.n_batches, scores.n_heads, i1 - i0))
+            seen: int | Tensor = 0
             for j0, j1 in tiles:
                 tile, hidden = scores.tile(queries, i0, i1, j0, j1)
-                seen += j1 - j0 if hidden is None else (~hidden).sum(dim=-1)
+                seen = seen + (j1 - j0 if hidden is None else (~hidden).sum(dim=-1))
                 held = None if values is None else scores.stacked(values[:, :, j0:j1])
                 room = scores.room(1, *tile.shape[1:])
                 absorb(part, tile, positions[j0:j1], held, hidden is not None, room)
@@ -68,7 +68,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor | None, bound: BoundRule) -> Rows:
             result.entropy[where] = done.entropy
             result.max_score[where] = done.max_score
             result.mean_key[where] = done.mean_key
-            result.visible[where] = seen
+            result.visible[where] = seen  # a number that all share, or (b, h, rows)
     return result
 
 

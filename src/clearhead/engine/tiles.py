@@ -12,9 +12,10 @@ from torch import Tensor
 from clearhead.bound import BoundRule
 from clearhead.softmax import LOG2_E
 
-ELEMENTS = 1 << 20  # scores in a tile, over all its heads: 4 MiB in float32
-KEYS = 512  # keys in a tile
+ELEMENTS = 1 << 19  # scores in a tile, over all its heads: 2 MiB in float32
+KEYS = 256  # keys in a tile
 TALL = 1024  # queries of one head in a tile at most: more would waste much along a diagonal
+WHOLE = 128  # queries that are worth no second tile, though a diagonal hides half of the first
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ def chunks(bound: BoundRule) -> Iterator[Chunk]:
     n_batches = max(1, min(n_heads // bound.G, bound.B))
     n_heads = min(n_heads, bound.G)
     rows = max(1, min(bound.T, TALL, budget // (n_batches * n_heads * group)))
+    if rows == bound.T > WHOLE and bound.after is not None:
+        rows = (rows + 1) // 2
     for b in range(0, bound.B, n_batches):
         for g in range(0, bound.G, n_heads):
             last = min(g + n_heads, bound.G)
@@ -67,14 +70,18 @@ class Scores:
     head, (b * g, group * rows, keys): the query heads of a group share their keys unexpanded.
     """
 
-    def __init__(self, q: Tensor, k: Tensor, bound: BoundRule, chunk: Chunk) -> None:
+    def __init__(
+        self, q: Tensor, k: Tensor, bound: BoundRule, chunk: Chunk, rooms: int = 1
+    ) -> None:
         self.bound, self.chunk = bound, chunk
         self.q = torch.unflatten(q[chunk.b, chunk.h], 1, (-1, bound.H // bound.G))  # by group
         self.k = k[chunk.b, chunk.g]  # (b, g, S, D)
         self.dtype = torch.promote_types(q.dtype, torch.float32)
         self.n_batches, self.n_heads = q[chunk.b, chunk.h].shape[:2]
         self.n = self.n_batches * self.k.shape[1]  # matrices in a stack
-        self._buffers: list[Tensor] = []
+        # All rooms in one piece: the C library keeps one that it has given out before, where it
+        # hands two back to the system each time, to be faulted in again, page by page.
+        self._space = self.k.new_empty((rooms, 0), dtype=self.dtype)
 
     def queries(self, i0: int, i1: int) -> Tensor:
         """Scaled queries, (b * g, group * rows, D)."""
@@ -112,11 +119,11 @@ class Scores:
         return stacked.view(self.n_batches, self.n_heads, n_rows, *stacked.shape[2:])
 
     def room(self, which: int, n_rows: int, n_keys: int) -> Tensor:
-        """An uninitialized tile (b * g, rows, keys), in one of the buffers of this object."""
+        """An uninitialized tile (b * g, rows, keys), in the space number `which` of this object."""
         size = self.n * n_rows * n_keys
-        while len(self._buffers) <= which or self._buffers[which].numel() < size:
-            self._buffers[which : which + 1] = [self.k.new_empty(size, dtype=self.dtype)]
-        return self._buffers[which][:size].view(self.n, n_rows, n_keys)
+        if self._space.shape[1] < size:
+            self._space = self.k.new_empty((len(self._space), size), dtype=self.dtype)
+        return self._space[which, :size].view(self.n, n_rows, n_keys)
 
 
 def weights_(scores: Tensor, lse: Tensor, hidden: Tensor | None) -> Tensor:
