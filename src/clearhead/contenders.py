@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from clearhead import scratch
-from clearhead.engine import attention
+from clearhead.engine import attention, output
 from clearhead.rule import Rule
 
 DTYPES = {
@@ -113,6 +113,7 @@ def contenders(settings: Settings, n_tokens: int) -> list[Contender]:
         _guarded("dense, as in scratch", lambda: dense, need=maps),
         _guarded("SDPA twice: lse - E[s]", lambda: _twice(q, k, v, causal)),
         _guarded("FlexAttention, compiled", lambda: _flex(q, k, v, settings), need=pairs),
+        Contender("ours, output only", lambda: {"out": output(q, k, v, rule)}),
         Contender("ours, all diagnostics", lambda: ours(q, k, v)),
         Contender("ours, statistics only", lambda: ours(q, k, None), matmuls=1),
         Contender("ours, + received", lambda: ours(q, k, v, received=True)),
@@ -120,7 +121,12 @@ def contenders(settings: Settings, n_tokens: int) -> list[Contender]:
     ]
     if settings.backward:
         both, d_out = "forward + backward", torch.ones_like(q)
-        for name, forward in (("SDPA", sdpa), ("ours, entropy in the loss", ours)):
+        ways = (
+            ("SDPA", sdpa),
+            ("ours, output only", lambda q, k, v: {"out": output(q, k, v, rule)}),
+            ("ours, entropy in the loss", ours),
+        )
+        for name, forward in ways:
             call = _both_ways(forward, q, k, v, d_out)
             found.append(Contender(name, call, group=both, matmuls=7))
     return found

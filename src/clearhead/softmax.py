@@ -75,12 +75,14 @@ def absorb(
     values: Tensor | None = None,
     masked: bool = False,
     room: Tensor | None = None,
+    kept: Tensor | None = None,
 ) -> None:
     """Add keys to the rows, in place.
 
-    scores (N, rows, keys) are used up; positions (keys,) are the keys' own numbers, and without
-    them c is not kept; values is (N, keys, n). `masked` says that some scores are -inf, which hides
-    the key. `room`, like scores, is used up as well.
+    scores (N, rows, keys) are used up; positions (keys,) are the keys' own numbers: without them u
+    and c, which only figures are made of, stay zero. values is (N, keys, n), and `kept`, like
+    scores, a factor of each weight on its way to them (dropout). `masked` says that some scores are
+    -inf, which hides the key. `room`, like scores, is used up as well.
     """
     m = torch.maximum(part.m, scores.amax(dim=-1))
     if not part.fresh:
@@ -95,9 +97,11 @@ def absorb(
         scores.clamp_(min=FAR)
     weights = torch.exp2(scores, out=room)
     part.l.add_(weights.sum(dim=-1))
-    part.u.add_(scores.mul_(weights).sum(dim=-1), alpha=LN_2)
+    if positions is not None:
+        part.u.add_(scores.mul_(weights).sum(dim=-1), alpha=LN_2)
     if values is not None:
-        part.o.baddbmm_(weights, values)
+        dropped = weights if kept is None else torch.mul(weights, kept, out=kept)
+        part.o.baddbmm_(dropped, values)
     if positions is not None:
         part.c.add_(weights.mul_(positions).sum(dim=-1))
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from clearhead.bound import BoundRule
 from clearhead.engine import gradients, tiled
+from clearhead.engine.tiles import Dropout
 from clearhead.rule import Rule
 
 __all__ = ["Attended", "attention"]
@@ -79,6 +80,7 @@ def attention(
     impl: str = "auto",
     received: bool = False,
     top: bool = False,
+    dropout: float = 0.0,
 ) -> Attended:
     """Exact attention under a Rule, with the diagnostics of every row.
 
@@ -96,6 +98,9 @@ def attention(
     impl      "auto", or "tiled" for the tile loop in PyTorch; which one ran is in `.impl`
     received  also sum each key's weights: a second pass over the scores
     top       also find each row's top key: a second pass over the scores
+    dropout   the probability that a weight does not reach `out`, where the others grow by
+              1 / (1 - dropout); nothing else of the result notices. Drawn from torch's global
+              random numbers
 
     Raises ValueError, naming every shape, for what does not fit.
     """
@@ -105,7 +110,8 @@ def attention(
     check_inputs(q, k, v)
     with torch.autocast(q.device.type, enabled=False):
         values = None if v is None else as_four(v)
-        attended = _attend(as_four(q), as_four(k), values, rule, received, top)
+        inputs, asked = _bind(as_four(q), as_four(k), values, rule, True, dropout)
+        attended = _attend(inputs, asked, received, top)
     lead = q.shape[:-2]  # as many leading axes as came in
     as_q = {
         name: x.reshape(*lead, *x.shape[2:])
@@ -115,24 +121,57 @@ def attention(
     return replace(attended, **as_q)
 
 
+def output(
+    q: Tensor, k: Tensor, v: Tensor, rule: Rule | None = None, *, dropout: float = 0.0
+) -> Tensor:
+    """The `out` of `attention`, to the bit, and no figures: for models that nobody looks at."""
+    check_inputs(q, k, v)
+    with torch.autocast(q.device.type, enabled=False):
+        rule = Rule() if rule is None else rule
+        inputs, asked = _bind(as_four(q), as_four(k), as_four(v), rule, False, dropout)
+        out: Tensor = _Attention.apply(*inputs, asked)[0]  # type: ignore[no-untyped-call]
+    return out.reshape(*q.shape[:-2], *out.shape[2:])
+
+
 _ROWS = ("lse", "entropy", "max_score", "mean_key", "visible", "sink_mass")
 
+# q, k, v, rule.bias, rule.sinks: what has a gradient
+_Inputs = tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]
 
-def _attend(
-    q: Tensor, k: Tensor, v: Tensor | None, rule: Rule, received: bool, top: bool
-) -> Attended:
+
+@dataclass(frozen=True, eq=False)
+class _Asked:
+    """What is asked of some inputs, apart from them."""
+
+    bound: BoundRule
+    bad: Tensor | None  # keys that are not finite, (B, G, S), where there are any
+    figures: bool
+    dropout: Dropout | None
+
+
+def _bind(
+    q: Tensor, k: Tensor, v: Tensor | None, rule: Rule, figures: bool, dropout: float
+) -> tuple[_Inputs, _Asked]:
+    if not 0 <= dropout < 1:
+        raise ValueError(f"dropout must be at least 0 and below 1; got {dropout}")
     bound = BoundRule(rule, q, k)
     k, v, bad = _without_bad_keys(k, v)
     bound.tame = _tame(q, k, bound.scale)
-    out, *rows = _Attention.apply(q, k, v, rule.bias, rule.sinks, bound, bad)  # type: ignore[no-untyped-call]
+    drop = Dropout(dropout, int(torch.randint(1 << 62, ()))) if dropout else None
+    return (q, k, v, rule.bias, rule.sinks), _Asked(bound, bad, figures, drop)
+
+
+def _attend(inputs: _Inputs, asked: _Asked, received: bool, top: bool) -> Attended:
+    out, *rows = _Attention.apply(*inputs, asked)  # type: ignore[no-untyped-call]
     lse, entropy, max_score, mean_key, visible = rows
+    (q, k, *_), bound = inputs, asked.bound
     with torch.no_grad():
         sink_mass = torch.zeros_like(lse)
         if bound.sinks is not None:
             sink_mass = torch.exp(bound.sinks.to(lse)[:, None] - lse)
         return Attended(
             out, lse, entropy, max_score, mean_key, visible, sink_mass,
-            rule=rule, n_keys=bound.S, impl="tiled",
+            rule=bound.rule, n_keys=bound.S, impl="tiled",
             received=tiled.column_sums(q, k, lse, bound) if received else None,
             top_key=tiled.top_keys(q, k, max_score, bound) if top else None,
         )  # fmt: skip
@@ -144,16 +183,17 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor | None, bias: Tensor | None,
-        sinks: Tensor | None, bound: BoundRule, bad: Tensor | None,
+        sinks: Tensor | None, asked: _Asked,
     ) -> tuple[Tensor | None, ...]:  # fmt: skip
-        rows = tiled.forward(q, k, v, bound)
-        if bad is not None:
-            rows.spoil(tiled.rows_that_see(bad, bound))
+        rows = tiled.forward(q, k, v, asked.bound, asked.figures, asked.dropout)
+        if asked.bad is not None:
+            rows.spoil(tiled.rows_that_see(asked.bad, asked.bound))
         ctx.save_for_backward(q, k, v, rows.out, rows.lse, rows.entropy)
-        ctx.bound = bound
+        ctx.asked = asked
         ctx.set_materialize_grads(False)  # a gradient that is not there stays None
-        ctx.mark_non_differentiable(rows.max_score, rows.mean_key, rows.visible)
-        return rows.out, rows.lse, rows.entropy, rows.max_score, rows.mean_key, rows.visible
+        rest = rows.max_score, rows.mean_key, rows.visible
+        ctx.mark_non_differentiable(*(x for x in rest if x is not None))
+        return rows.out, rows.lse, rows.entropy, *rest
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -161,18 +201,18 @@ class _Attention(torch.autograd.Function):
         ctx: Any, d_out: Tensor | None, d_lse: Tensor | None, d_entropy: Tensor | None, *_: Any
     ) -> tuple[Tensor | None, ...]:
         q, k, v, out, lse, entropy = ctx.saved_tensors
-        bound: BoundRule = ctx.bound
+        asked: _Asked = ctx.asked
         with torch.autocast(q.device.type, enabled=False):
             new = gradients.backward(
-                (q, k, v), (out, lse, entropy), (d_out, d_lse, d_entropy), bound,
-                bias=ctx.needs_input_grad[3],
+                (q, k, v), (out, lse, entropy), (d_out, d_lse, d_entropy), asked.bound,
+                bias=ctx.needs_input_grad[3], dropout=asked.dropout,
             )  # fmt: skip
-        given = (q, k, v, bound.rule.bias, bound.rule.sinks)
+        given = (q, k, v, asked.bound.rule.bias, asked.bound.rule.sinks)
         grads = (new.q, new.k, new.v, new.bias, new.sinks)
         return *(
             None if x is None or grad is None else grad.to(x.dtype)
             for x, grad in zip(given, grads, strict=True)
-        ), None, None  # fmt: skip
+        ), None  # fmt: skip
 
 
 # What comes in ------------------------------------------------------------------------------------

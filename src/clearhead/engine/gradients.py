@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from clearhead.bound import BoundRule
-from clearhead.engine.tiles import Chunk, Scores, blocks, chunks
+from clearhead.engine.tiles import Chunk, Dropout, Scores, blocks, chunks
 from clearhead.softmax import FAR, LN_2, LOG2_E
 
 
@@ -28,6 +28,7 @@ class Upstream:
     entropy: Tensor | None  # gH
     fixed: Tensor  # the same for every key of a row: g . out - gl + gH H
     spoiled: bool  # whether some rows are NaN, which their hidden keys must not be
+    dropout: Dropout | None  # what the way there dropped
 
 
 @dataclass(eq=False)
@@ -43,10 +44,11 @@ class Gradients:
 
 def backward(
     inputs: tuple[Tensor, Tensor, Tensor | None],
-    rows: tuple[Tensor | None, Tensor, Tensor],
+    rows: tuple[Tensor | None, Tensor, Tensor | None],
     upstream: tuple[Tensor | None, Tensor | None, Tensor | None],
     bound: BoundRule,
     bias: bool,
+    dropout: Dropout | None = None,
 ) -> Gradients:
     """Gradients for q, k, v through (out, lse, entropy): the rows of the forward, what comes back.
 
@@ -58,10 +60,10 @@ def backward(
         fixed += (d_out.to(lse.dtype) * out.to(lse.dtype)).sum(dim=-1)
     if d_lse is not None:
         fixed -= d_lse
-    if d_entropy is not None:
+    if d_entropy is not None and entropy is not None:
         fixed += d_entropy * entropy
     spoiled = bool(lse.isnan().any())
-    back = Upstream(lse, None if v is None else d_out, d_entropy, fixed, spoiled)
+    back = Upstream(lse, None if v is None else d_out, d_entropy, fixed, spoiled, dropout)
 
     new = Gradients(
         q=torch.zeros_like(q, dtype=lse.dtype),
@@ -73,7 +75,9 @@ def backward(
     if bias and bound.rule.bias is not None:
         new.bias = lse.new_zeros(bound.rule.bias.shape)
     for chunk in chunks(bound):
-        _chunk_backward(Scores(q, k, bound, chunk, rooms=3), v, back, chunk, new)
+        _chunk_backward(
+            Scores(q, k, bound, chunk, rooms=3 if dropout is None else 4), v, back, chunk, new
+        )
     if bound.sinks is not None:
         log_p = bound.sinks.to(lse.dtype)[:, None] - lse  # (B, H, T)
         d = -fixed if d_entropy is None else -fixed - d_entropy * log_p
@@ -110,8 +114,15 @@ def _chunk_backward(
                 torch.neg(fixed.expand_as(d), out=d)
             else:
                 values = scores.stacked(v[chunk.b, chunk.g, j0:j1])
-                torch.bmm(g, values.transpose(1, 2), out=d).sub_(fixed)
-                _add(new.v, chunk, j0, j1, torch.bmm(p.transpose(1, 2), g))
+                torch.bmm(g, values.transpose(1, 2), out=d)
+                arrived = p
+                if back.dropout is not None:
+                    room = scores.room(3, *tile.shape[1:])
+                    kept = back.dropout.kept_(room, chunk, i0, j0)
+                    d.mul_(kept)
+                    arrived = kept.mul_(p)
+                d.sub_(fixed)
+                _add(new.v, chunk, j0, j1, torch.bmm(arrived.transpose(1, 2), g))
             d_scores = scores.by_head(d, i1 - i0)
             if back.entropy is not None:
                 d_scores.addcmul_(log2_p, back.entropy[rows].unsqueeze(-1), value=-LN_2)

@@ -10,66 +10,78 @@ import torch
 from torch import Tensor
 
 from clearhead.bound import BoundRule
-from clearhead.engine.tiles import Scores, blocks, chunks, weights_
+from clearhead.engine.tiles import Dropout, Scores, blocks, chunks, weights_
 from clearhead.softmax import Partial, absorb, empty, finish
 
 
 @dataclass(eq=False)
 class Rows:
-    """Per-row results of a call, each (B, H, T) in the accumulation's dtype; out (B, H, T, Dv)."""
+    """Per-row results of a call, each (B, H, T) in the accumulation's dtype; out (B, H, T, Dv).
 
-    out: Tensor | None
+    None is what was not asked for.
+    """
+
     lse: Tensor
-    entropy: Tensor
-    max_score: Tensor
-    mean_key: Tensor
-    visible: Tensor
+    out: Tensor | None = None
+    entropy: Tensor | None = None
+    max_score: Tensor | None = None
+    mean_key: Tensor | None = None
+    visible: Tensor | None = None
 
     def spoil(self, bad: Tensor) -> None:
         """Make the rows of `bad` (B, H, T) NaN."""
         for x in (self.lse, self.entropy, self.max_score, self.mean_key):
-            x.masked_fill_(bad, torch.nan)
+            if x is not None:
+                x.masked_fill_(bad, torch.nan)
         if self.out is not None:
             self.out.masked_fill_(bad[..., None], torch.nan)
 
 
-def forward(q: Tensor, k: Tensor, v: Tensor | None, bound: BoundRule) -> Rows:
-    """The rows of a call: q (B, H, T, D), k (B, G, S, D), v (B, G, S, Dv) or None."""
+def forward(
+    q: Tensor, k: Tensor, v: Tensor | None, bound: BoundRule,
+    figures: bool = True, dropout: Dropout | None = None,
+) -> Rows:  # fmt: skip
+    """The rows of a call: q (B, H, T, D), k (B, G, S, D), v (B, G, S, Dv) or None.
+
+    Without `figures`, out and lse alone. Dropout touches out and nothing else.
+    """
     dtype = torch.promote_types(q.dtype, torch.float32)
     n_values = 0 if v is None else v.shape[-1]
-
-    def rows() -> Tensor:
-        return q.new_empty((bound.B, bound.H, bound.T), dtype=dtype)
-
-    result = Rows(
-        out=None if v is None else q.new_empty((bound.B, bound.H, bound.T, n_values)),
-        lse=rows(), entropy=rows(), max_score=rows(), mean_key=rows(), visible=rows(),
-    )  # fmt: skip
+    per_row = ["lse", *(("entropy", "max_score", "mean_key") if figures else ())]
+    result = {name: q.new_empty((bound.B, bound.H, bound.T), dtype=dtype) for name in per_row}
+    visible = torch.empty_like(result["lse"]) if figures else None
+    if v is not None:
+        result["out"] = q.new_empty((bound.B, bound.H, bound.T, n_values))
+    positions = torch.arange(bound.S, dtype=dtype, device=q.device)
     for chunk in chunks(bound):
-        scores = Scores(q, k, bound, chunk, rooms=2)
+        scores = Scores(q, k, bound, chunk, rooms=2 if dropout is None else 3)
         values = None if v is None else v[chunk.b, chunk.g]
         sink = None if bound.sinks is None else bound.sinks[chunk.h, None]
-        positions = torch.arange(bound.S, dtype=dtype, device=q.device)
         for i0, i1, tiles in blocks(bound, chunk):
             queries = scores.queries(i0, i1)
             part = empty((scores.n, queries.shape[1]), n_values, queries)
             seen: int | Tensor = 0
             for j0, j1 in tiles:
                 tile, hidden = scores.tile(queries, i0, i1, j0, j1)
-                seen = seen + (j1 - j0 if hidden is None else (~hidden).sum(dim=-1))
-                held = None if values is None else scores.stacked(values[:, :, j0:j1])
-                room = scores.room(1, *tile.shape[1:])
-                absorb(part, tile, positions[j0:j1], held, hidden is not None, room)
+                shape = tile.shape[1:]
+                kept = None
+                if dropout is not None:
+                    kept = dropout.kept_(scores.room(2, *shape), chunk, i0, j0)
+                absorb(
+                    part, tile,
+                    positions=positions[j0:j1] if figures else None,
+                    values=None if values is None else scores.stacked(values[:, :, j0:j1]),
+                    masked=hidden is not None, room=scores.room(1, *shape), kept=kept,
+                )  # fmt: skip
+                if figures:
+                    seen = seen + (j1 - j0 if hidden is None else (~hidden).sum(dim=-1))
             done = finish(shaped(part, scores, i1 - i0), sink)
             where = (chunk.b, chunk.h, slice(i0, i1))
-            if result.out is not None:
-                result.out[where] = done.out
-            result.lse[where] = done.lse
-            result.entropy[where] = done.entropy
-            result.max_score[where] = done.max_score
-            result.mean_key[where] = done.mean_key
-            result.visible[where] = seen  # a number that all share, or (b, h, rows)
-    return result
+            for name, rows in result.items():
+                rows[where] = getattr(done, name)
+            if visible is not None:
+                visible[where] = seen  # a number that all share, or (b, h, rows)
+    return Rows(**result, visible=visible)
 
 
 def shaped(part: Partial, scores: Scores, n_rows: int) -> Partial:

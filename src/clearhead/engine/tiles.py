@@ -63,6 +63,20 @@ def blocks(bound: BoundRule, chunk: Chunk) -> Iterator[tuple[int, int, list[tupl
         yield i0, i1, [(j, min(j + KEYS, last)) for j in range(first, last, KEYS)]
 
 
+@dataclass(frozen=True)
+class Dropout:
+    """Which weights are dropped: drawn tile by tile, and drawn again alike on the way back."""
+
+    p: float
+    seed: int
+
+    def kept_(self, room: Tensor, chunk: Chunk, i0: int, j0: int) -> Tensor:
+        """1 / (1 - p) for weights that are kept and 0 for those that are dropped, in `room`."""
+        tile = chunk.b.start, chunk.h.start, i0, j0
+        stream = torch.Generator(room.device).manual_seed(hash((self.seed, *tile)) % (1 << 63))
+        return room.bernoulli_(1 - self.p, generator=stream).div_(1 - self.p)
+
+
 class Scores:
     """The scores of one chunk, tile by tile, in float32 (float64 for float64).
 
