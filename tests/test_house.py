@@ -167,8 +167,13 @@ def test_the_seven_functions_are_as_promised():
 def test_public_names():
     public = [
         "Attended",
+        "AttentionConfig",
         "AttentionMap",
+        "AttentionOutput",
         "HeadStats",
+        "KVCache",
+        "MultiHeadAttention",
+        "Rotary",
         "Rule",
         "__version__",
         "attention",

@@ -12,17 +12,27 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from clearhead import scratch as scratch
+    from clearhead.cache import KVCache as KVCache
     from clearhead.engine import Attended as Attended
     from clearhead.engine import attention as attention
     from clearhead.map import AttentionMap as AttentionMap
+    from clearhead.nn import AttentionConfig as AttentionConfig
+    from clearhead.nn import AttentionOutput as AttentionOutput
+    from clearhead.nn import MultiHeadAttention as MultiHeadAttention
+    from clearhead.nn import Rotary as Rotary
     from clearhead.rule import Rule as Rule
     from clearhead.stats import HeadStats as HeadStats
 
 __version__ = "0.1.0"
 __all__ = [
     "Attended",
+    "AttentionConfig",
     "AttentionMap",
+    "AttentionOutput",
     "HeadStats",
+    "KVCache",
+    "MultiHeadAttention",
+    "Rotary",
     "Rule",
     "__version__",
     "attention",
@@ -30,9 +40,14 @@ __all__ = [
 ]
 
 _HOME = {
-    "AttentionMap": "map",
     "Attended": "engine",
+    "AttentionConfig": "nn",
+    "AttentionMap": "map",
+    "AttentionOutput": "nn",
     "HeadStats": "stats",
+    "KVCache": "cache",
+    "MultiHeadAttention": "nn",
+    "Rotary": "nn",
     "Rule": "rule",
     "attention": "engine",
 }

@@ -166,5 +166,19 @@ def _check_tensors(rule: Rule) -> None:
         )
 
 
+def alibi_slopes(n_heads: int) -> Tensor:
+    """The slope of each head, (H,): 2^(-8 (h + 1) / H), and for H that is no power of two those of
+    the next lower power, then every second one of twice it.
+
+    Source: Press, Smith and Lewis, "Train Short, Test Long" (2022, arXiv:2108.12409).
+    """
+
+    def powers(n: int) -> list[float]:
+        return [2 ** (-8 * (h + 1) / n) for h in range(n)]
+
+    n = 1 << int(math.log2(n_heads))
+    return torch.tensor(powers(n) + powers(2 * n)[::2][: n_heads - n])
+
+
 def shape_of(tensor: Tensor) -> tuple[int, ...]:
     return tuple(tensor.shape)
