@@ -10,7 +10,7 @@ import math
 
 import dense
 import torch
-from hypothesis import Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 LAWS = []
@@ -26,11 +26,15 @@ SHAPES = [  # B, H, G, T, S, D, Dv
 seeds = st.integers(0, 10**6)
 
 
+LONGER = 1  # a long run has so many times the cases, and others each time
+
+
 def some(n: int):
     """n random cases: small ones as they come, so no time is spent on shrinking them."""
     return settings(
-        max_examples=n, deadline=None, derandomize=True, database=None, phases=[Phase.generate]
-    )
+        max_examples=n * LONGER, deadline=None, derandomize=LONGER == 1, database=None,
+        phases=[Phase.generate], suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
 
 
 def law(function):
@@ -228,6 +232,75 @@ def chunks_of_keys_merge_into_the_whole(m) -> None:
 
 
 @law
+def batches_and_heads_apart_are_the_whole(m) -> None:
+    @some(30)
+    @given(seeds)
+    def check(seed: int) -> None:
+        case = Case(seed)
+        whole, (B, H, T, S) = case.attend(m), case.shape
+        group = H // case.k.shape[1]
+        full = {"mask": (B, H, T, S), "bias": (B, H, T, S)}
+        for b in range(B):
+            for h in range(H):
+                rule = {}
+                for name, value in case.rule.items():
+                    if name in full:
+                        value = value.expand(full[name])[b : b + 1, h : h + 1]
+                    elif name in ("alibi", "sinks"):
+                        value = value[h : h + 1]
+                    elif isinstance(value, torch.Tensor):  # one row for each batch element
+                        value = value[b : b + 1]
+                    rule[name] = value
+                g = h // group
+                one = m.attention(
+                    case.q[b : b + 1, h : h + 1], case.k[b : b + 1, g : g + 1],
+                    case.v[b : b + 1, g : g + 1], m.Rule(**rule),
+                )  # fmt: skip
+                for name in ("out", *FIGURES):
+                    close(getattr(one, name)[0, 0], getattr(whole, name)[b, h])
+
+    check()
+
+
+@law
+def grouped_heads_are_those_of_repeated_keys(m) -> None:
+    @some(20)
+    @given(seeds)
+    def check(seed: int) -> None:
+        case = Case(seed)
+        grouped = case.attend(m)
+        group = case.q.shape[1] // case.k.shape[1]
+        case.k, case.v = (x.repeat_interleave(group, dim=1) for x in (case.k, case.v))
+        repeated = case.attend(m)
+        for name in ("out", *FIGURES):
+            close(getattr(grouped, name), getattr(repeated, name))
+
+    check()
+
+
+@law
+def entropy_in_float32_is_right_to_five_digits(m) -> None:
+    """1e-5 of itself (of 0.01 nats for a collapsed row), where the dense way keeps as much."""
+
+    @some(30)
+    @given(seeds)
+    def check(seed: int) -> None:
+        case = Case(seed)
+        case.q, case.k = (x.float().double() for x in (case.q, case.k))
+        for name in ("bias", "alibi", "sinks"):
+            if name in case.rule:
+                case.rule[name] = case.rule[name].float()
+        entropy = case.attend(m, torch.float32).entropy.double()
+        rule = m.Rule(**case.rule)
+        exact = dense.attend(case.q, case.k, None, rule).entropy
+        judge = dense.attend(case.q, case.k, None, rule, dtype=torch.float32).entropy
+        allowed = torch.maximum(1e-5 * exact.clamp(min=0.01), 4 * (judge - exact).abs())
+        assert ((entropy - exact).abs() <= allowed).all()
+
+    check()
+
+
+@law
 def adding_a_constant_moves_lse_alone(m) -> None:
     @some(20)
     @given(seeds)
@@ -290,7 +363,7 @@ def a_window_as_wide_as_the_keys_is_causal(m) -> None:
         case = Case(seed, plain=True)
         case.rule = {"causal": True}
         causal = case.attend(m)
-        case.rule = {"causal": True, "window": case.shape[3] + case.shape[2]}
+        case.rule = {"causal": True, "window": case.shape[3]}
         windowed = case.attend(m)
         for name in (*FIGURES, "out"):
             close(getattr(windowed, name), getattr(causal, name))
@@ -307,8 +380,11 @@ def what_is_hidden_may_hold_anything(m) -> None:
         before = case.attend(m, received=True)
         bad = case.below(case.shape[3])
         sees = dense.visible(m.Rule(**case.rule), *case.shape)[..., bad]
-        case.k[:, :, bad, 0] = math.nan
-        case.v[:, :, bad, -1] = math.inf
+        which = case.below(3)  # a key, a value, or both
+        if which != 1:
+            case.k[:, :, bad, 0] = math.nan
+        if which != 0:
+            case.v[:, :, bad, -1] = math.inf
         after = case.attend(m)
         for name in ("out", "lse", "entropy", "max_score", "mean_key"):
             got, wanted = getattr(after, name), getattr(before, name)
@@ -316,6 +392,60 @@ def what_is_hidden_may_hold_anything(m) -> None:
             assert torch.equal(got[~sees], wanted[~sees]) or torch.allclose(
                 got[~sees], wanted[~sees]
             )
+
+    check()
+
+
+@law
+def a_spoiled_row_reaches_no_gradient_that_it_does_not_see(m) -> None:
+    @some(30)
+    @given(seeds)
+    def check(seed: int) -> None:
+        case = Case(seed)
+        bad = case.below(case.shape[3])
+        sees = dense.visible(m.Rule(**case.rule), *case.shape)
+        spoiled = sees[..., bad]  # (B, H, T)
+        touched = (sees & spoiled[..., None]).any(dim=(1, 2))  # (B, S)
+        case.k[:, :, bad, 0] = math.nan
+        k, v = case.k.requires_grad_(), case.v.requires_grad_()
+        with tiles_of(m, *case.tiles):
+            a = m.attention(case.q, k, v, m.Rule(**case.rule))
+            (a.out.nan_to_num(0.0).sum() + a.entropy.nan_to_num(0.0).sum()).backward()
+        for x in (k, v):
+            assert x.grad.transpose(1, 2)[~touched].isfinite().all()
+
+    check()
+
+
+@law
+def a_large_constant_changes_no_weight_and_no_gradient(m) -> None:
+    @some(20)
+    @given(seeds)
+    def check(seed: int) -> None:
+        case = Case(seed, plain=True)
+        q, k, v = (x.float().round() for x in (case.q, case.k, case.v))  # sums without rounding
+        found = []
+        for constant in (0.0, float(1 << 20)):
+            leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+            rule = m.Rule(scale=1.0, bias=torch.tensor([constant]))
+            with tiles_of(m, *case.tiles):
+                a = m.attention(*leaves, rule, received=True)
+                (a.out.sum() + a.entropy.sum()).backward()
+            found.append([a.received, a.entropy, a.max_prob, *(x.grad for x in leaves)])
+        for one, other in zip(*found, strict=True):
+            close(other, one, atol=1e-5, rtol=1e-4)
+
+    check()
+
+
+@law
+def the_top_key_of_equals_is_the_lowest(m) -> None:
+    @some(10)
+    @given(seeds)
+    def check(seed: int) -> None:
+        case = Case(seed, plain=True)
+        case.q *= 0
+        assert (case.attend(m, top=True).top_key == 0).all()
 
     check()
 

@@ -195,7 +195,8 @@ def test_doctor_names_what_is_missing_and_the_command(tmp_path):
     said = run(bare, cwd=tmp_path, status=1).stdout
     assert f"torch is missing: {sys.executable} -m pip install torch" in said
     assert "rich is missing" in said
-    assert "pytest-xdist is missing: `make test` brings it" in said
+    assert "pytest-xdist, hypothesis, " in said
+    assert "mypy are missing: `make test` brings what it needs" in said
 
 
 def test_a_broken_package_is_broken_and_not_the_doctor(tmp_path):

@@ -121,7 +121,7 @@ MUTANTS = {
         "addcmul_(d, part.l)",
         "addcmul_(d, part.l, value=-1)",
     ),
-    "lse in base 2": ("softmax.py", "(part.m + log_l)", "(part.m + log_l * LOG2_E)"),
+    "lse in base 2": ("softmax.py", "lse = part.m + log_l", "lse = part.m + log_l * LOG2_E"),
     "an empty row is NaN": ("softmax.py", "part.l.masked_fill(nothing, 1.0)", "part.l"),
     "0 times -inf": ("softmax.py", "        scores.clamp_(min=FAR)\n", "        pass\n"),
     "sink left out": ("softmax.py", "l=alone.l + 1", "l=alone.l"),
@@ -131,8 +131,8 @@ MUTANTS = {
     "pads are received": ("engine/tiled.py", "if real is not None:", "if real is None and False:"),
     "gradient without the row's mean": (
         "engine/gradients.py",
-        "scores.stacked_rows(back.fixed[rows].unsqueeze(-1))",
-        "scores.stacked_rows(0 * back.fixed[rows].unsqueeze(-1))",
+        "scores.stacked_rows((fixed * r).unsqueeze(-1))",
+        "scores.stacked_rows((0 * fixed * r).unsqueeze(-1))",
     ),
     "gradient without softcap": (
         "engine/gradients.py",
@@ -141,13 +141,34 @@ MUTANTS = {
     ),
     "entropy gradient's sign": (
         "engine/gradients.py",
-        "unsqueeze(-1), value=-LN_2)",
-        "unsqueeze(-1), value=LN_2)",
+        "log2_p, entropy, value=-LN_2)",
+        "log2_p, entropy, value=LN_2)",
     ),
     "entropy gradient in bits": (
         "engine/gradients.py",
-        "unsqueeze(-1), value=-LN_2)",
-        "unsqueeze(-1), value=-1)",
+        "log2_p, entropy, value=-LN_2)",
+        "log2_p, entropy, value=-1)",
+    ),
+    "weights by the rounded lse": (
+        "engine/tiles.py",
+        "low = (lse.low * -LOG2_E)",
+        "low = (0 * lse.low * -LOG2_E)",
+    ),
+    "gradients by the rounded lse": (
+        "engine/gradients.py",
+        "torch.exp(-lse.low), back",
+        "torch.exp(0 * lse.low), back",
+    ),
+    "bad keys looked for in k alone": (
+        "engine/__init__.py",
+        "for x in (k, v) if x is not None",
+        "for x in (k,) if x is not None",
+    ),
+    "the last of equal keys on top": ("engine/tiled.py", " & (found < 0)", ""),
+    "a spoiled row reaches what it cannot see": (
+        "engine/gradients.py",
+        "                d_scores.masked_fill_(hidden, 0.0)\n",
+        "                pass\n",
     ),
     "entropy in bits": ("softmax.py", "sum(dim=-1), alpha=LN_2)", "sum(dim=-1))"),
     "queries' gradient unscaled": (
@@ -182,6 +203,27 @@ def mutated(name: str, folder: Path) -> SimpleNamespace:
         return judged(package)
     finally:
         sys.path.remove(str(folder))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("law", engine_laws.LAWS, ids=lambda law: law.__name__)
+def test_the_laws_hold_in_a_long_run(law, monkeypatch):
+    monkeypatch.setattr(engine_laws, "LONGER", 20)
+    law(judged())
+
+
+@pytest.mark.slow
+def test_every_law_is_broken_by_some_wrong_copy(tmp_path):
+    """A law that no wrong engine breaks proves nothing."""
+    unbroken = set(engine_laws.LAWS)
+    for name in MUTANTS:
+        wrong = mutated(name, tmp_path)
+        for law in list(unbroken):
+            try:
+                law(wrong)
+            except Exception:
+                unbroken.discard(law)
+    assert unbroken == set()
 
 
 @pytest.mark.parametrize("name", MUTANTS)

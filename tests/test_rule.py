@@ -96,7 +96,7 @@ def test_from_sdpa_means_what_sdpa_means(T, S, is_causal):
 def test_from_sdpa_refuses_ones_and_zeros_as_numbers_to_add():
     with pytest.raises(ValueError, match=r"only 0.0 and 1.0.*hides nothing.*bool"):
         Rule.from_sdpa(torch.tensor([[1.0, 0.0]]))
-    with pytest.raises(ValueError, match="bias must hold floats"):
+    with pytest.raises(ValueError, match="attn_mask must be boolean, or floats"):
         Rule.from_sdpa(torch.tensor([[1, 0]]))
     Rule.from_sdpa(torch.zeros(2, 2))  # hides nothing, and says so
     Rule.from_sdpa(torch.ones(2, 2))

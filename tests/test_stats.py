@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 import clearhead.stats
 from clearhead.engine import attention, tiles
 from clearhead.map import AttentionMap
+from clearhead.moments import MAP, ROW, bin_edges
 from clearhead.rule import Rule
-from clearhead.stats import FEW, MAP, ROW, HeadStats, bin_edges
+from clearhead.stats import FEW, HeadStats
 
 LN2, LN3 = math.log(2), math.log(3)
 COUNTS = ("rows", "pad_rows", "empty_rows", "nonfinite_rows")

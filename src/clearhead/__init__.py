@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from clearhead import scratch as scratch
     from clearhead.cache import KVCache as KVCache
+    from clearhead.config import AttentionConfig as AttentionConfig
+    from clearhead.config import Rotary as Rotary
     from clearhead.engine import Attended as Attended
     from clearhead.engine import attention as attention
     from clearhead.map import AttentionMap as AttentionMap
-    from clearhead.nn import AttentionConfig as AttentionConfig
     from clearhead.nn import AttentionOutput as AttentionOutput
     from clearhead.nn import MultiHeadAttention as MultiHeadAttention
-    from clearhead.nn import Rotary as Rotary
     from clearhead.rule import Rule as Rule
     from clearhead.stats import HeadStats as HeadStats
 
@@ -41,13 +41,13 @@ __all__ = [
 
 _HOME = {
     "Attended": "engine",
-    "AttentionConfig": "nn",
+    "AttentionConfig": "config",
     "AttentionMap": "map",
     "AttentionOutput": "nn",
     "HeadStats": "stats",
     "KVCache": "cache",
     "MultiHeadAttention": "nn",
-    "Rotary": "nn",
+    "Rotary": "config",
     "Rule": "rule",
     "attention": "engine",
 }

@@ -27,6 +27,13 @@ class BoundRule:
         self.scale = 1 / math.sqrt(D) if rule.scale is None else float(rule.scale)
         _check_shapes(rule, q, k)
 
+        self.offset = self.S - self.T if rule.offset is None else rule.offset
+        if isinstance(self.offset, Tensor):
+            self.offset = self.offset.to(self.device, torch.int64)
+            self._offsets: list[int] = self.offset.tolist()
+        else:
+            self._offsets = [self.offset] * self.B
+
         # before and after: how many keys a query sees to either side of its own; None: all of them.
         self.before: int | None = None
         self.after: int | None = None
@@ -36,13 +43,15 @@ class BoundRule:
             self.before = rule.window - 1
         if rule.causal:
             self.after = 0
-        self.offset = self.S - self.T if rule.offset is None else rule.offset
-        if isinstance(self.offset, Tensor):
-            self.offset = self.offset.to(self.device, torch.int64)
-            self._offsets: list[int] = self.offset.tolist()
-        else:
-            self._offsets = [self.offset] * self.B
+        # No query has more keys than that to a side, and integers of a tensor end somewhere.
+        most = 2 * (self.T + self.S) + max(map(abs, self._offsets), default=0)
+        if self.before is not None:
+            self.before = min(int(self.before), most)
+        if self.after is not None:
+            self.after = min(int(self.after), most)
 
+        self._key_mask = None if rule.key_mask is None else rule.key_mask.to(self.device)
+        self.query_mask = None if rule.query_mask is None else rule.query_mask.to(self.device)
         self._keys = self._real_keys()
         self._holes = self._padding_inside()
         self._documents = None if rule.segments is None else self._find_documents(rule.segments)
@@ -79,16 +88,16 @@ class BoundRule:
 
     def _real_keys(self) -> tuple[int, int]:
         """From the first to behind the last key that is real in any batch element."""
-        if self.rule.key_mask is None:
+        if self._key_mask is None:
             return 0, self.S
-        real = self.rule.key_mask.any(dim=0).nonzero()
+        real = self._key_mask.any(dim=0).nonzero()
         return (int(real[0]), int(real[-1]) + 1) if len(real) else (0, 0)
 
     def _padding_inside(self) -> list[int] | None:
         """For each number of keys n, in how many of the first n somebody has padding."""
-        if self.rule.key_mask is None:
+        if self._key_mask is None:
             return None
-        padded = (~self.rule.key_mask).any(dim=0).long()
+        padded = (~self._key_mask).any(dim=0).long()
         return [0, *padded.cumsum(0).tolist()]
 
     def _find_documents(self, segments: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -106,8 +115,10 @@ class BoundRule:
         last = torch.full_like(position, -1).scatter_reduce(1, number, position, "amax")
         where = self.positions(0, self.T).expand(self.B, self.T)
         outside = (where < 0) | (where >= self.S)
-        mine = number.gather(1, where.clamp(0, max(self.S - 1, 0))) if self.S else where * 0
         self._numbers = number
+        if not self.S:
+            return where * 0 - 1, where * 0, where * 0 - 1
+        mine = number.gather(1, where.clamp(0, self.S - 1))
         return (
             mine.masked_fill(outside, -1),
             first.gather(1, mine).masked_fill(outside, self.S),
@@ -129,8 +140,8 @@ class BoundRule:
         """True where a query may not see a key, broadcastable to the tile; None if nowhere."""
         hidden = self._band(i0, i1, j0, j1, b)
         if self._holes is not None and self._holes[j1] > self._holes[j0]:
-            assert self.rule.key_mask is not None
-            hidden = _either(hidden, ~self.rule.key_mask[b, None, None, j0:j1])
+            assert self._key_mask is not None
+            hidden = _either(hidden, ~self._key_mask[b, None, None, j0:j1])
         if self._documents is not None:
             mine = self._documents[0][b, None, i0:i1, None]
             hidden = _either(hidden, mine != self._numbers[b, None, None, j0:j1])
@@ -186,6 +197,11 @@ class BoundRule:
         assert hidden is not None
         return hidden
 
+    @property
+    def safe(self) -> bool:
+        """Whether differences of scores stay far from the lowest number of float32."""
+        return self.tame and self._bias is None
+
     # What is added to the products ---------------------------------------------------------------
 
     @property
@@ -232,12 +248,18 @@ def _check_shapes(rule: Rule, q: Tensor, k: Tensor) -> None:
     for name, (shape, letters) in wanted.items():
         value = getattr(rule, name)
         if value is not None and tuple(value.shape) != shape:
-            wrong.append(f"{name} must be {letters} = {shape}, got {shape_of(value)}")
+            four = ": pass x[:, 0, 0] of it" if name == "key_mask" and value.ndim == 4 else ""
+            wrong.append(f"{name} must be {letters} = {shape}, got {shape_of(value)}{four}")
     for name in ("mask", "bias"):
         value = getattr(rule, name)
         if value is not None and not _broadcasts(tuple(value.shape), (B, H, T, S)):
             wrong.append(
                 f"{name} must broadcast to (B, H, T, S) = {(B, H, T, S)}, got {shape_of(value)}"
+                + (
+                    " (a mask of padding goes into key_mask)"
+                    if name == "mask" and tuple(value.shape) == (B, S)
+                    else ""
+                )
             )
     if wrong:
         raise ValueError(f"{'; '.join(wrong)} (q {shape_of(q)}, k {shape_of(k)})")

@@ -5,44 +5,50 @@ from torch import Tensor
 
 from clearhead.rule import shape_of
 
+Seen = tuple[Tensor, Tensor, Tensor | None]  # keys and values (B, G, S, D), key mask (B, S)
+
 
 class KVCache:
     """Keys and values that one causal module has seen, for decoding in chunks of any length.
 
     Give the same cache to each call and only the new tokens. With a window only the keys that a
-    later query can still see are kept. `length` is how many tokens have been seen.
+    later query can still see are kept. `length` is how many tokens have been seen. A call that
+    fails leaves it as it was.
     """
 
     def __init__(self) -> None:
         self.length = 0
-        self.k: Tensor | None = None  # (B, G, S, D), turned by their positions already
+        self.k: Tensor | None = None  # turned by their positions already
         self.v: Tensor | None = None
-        self.key_mask: Tensor | None = None  # (B, S), True = a real key
+        self.key_mask: Tensor | None = None  # True = a real key; None: all are
 
-    def extend(
-        self, k: Tensor, v: Tensor, key_mask: Tensor | None, before: int | None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Add the keys of new tokens; returns all that these may see.
+    def grown(self, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Seen:
+        """What is kept here and the keys of new tokens behind it; nothing is kept yet."""
+        if self.k is None or self.v is None:
+            return k, v, key_mask
+        same = self.k.shape[:2] == k.shape[:2] and self.k.shape[3] == k.shape[3]
+        if not same or (self.k.dtype, self.k.device) != (k.dtype, k.device):
+            raise ValueError(
+                f"the cache holds keys {shape_of(self.k)} of {self.k.dtype} on {self.k.device}, "
+                f"the new ones are {shape_of(k)} of {k.dtype} on {k.device}: all but the length "
+                "must agree"
+            )
+        if key_mask is not None or self.key_mask is not None:
+            masks = (self.key_mask, self.k), (key_mask, k)
+            key_mask = torch.cat([_mask_of(*each) for each in masks], dim=1)
+        return torch.cat([self.k, k], dim=2), torch.cat([self.v, v], dim=2), key_mask
+
+    def keep(self, seen: Seen, n_new: int, before: int | None) -> None:
+        """Keep what `grown` gave, n_new tokens more.
 
         `before` is how many keys in front of its own a query sees; None is all of them.
         """
-        n_new = k.shape[2]
-        if self.k is not None and self.v is not None:
-            if self.k.shape[:2] != k.shape[:2] or self.k.shape[3] != k.shape[3]:
-                raise ValueError(
-                    f"the cache holds keys {shape_of(self.k)}, the new ones are {shape_of(k)}: "
-                    "batch, heads and head size must agree"
-                )
-            if key_mask is not None or self.key_mask is not None:
-                masks = (self.key_mask, self.k), (key_mask, k)
-                key_mask = torch.cat([_mask_of(*each) for each in masks], dim=1)
-            k = torch.cat([self.k, k], dim=2)
-            v = torch.cat([self.v, v], dim=2)
-        keep = slice(0 if before is None else max(0, k.shape[2] - before), None)
-        self.k, self.v = k[:, :, keep], v[:, :, keep]
-        self.key_mask = None if key_mask is None else key_mask[:, keep]
+        k, v, key_mask = seen
+        if before is not None and before < k.shape[2]:
+            k, v = (x[:, :, x.shape[2] - before :].clone() for x in (k, v))
+            key_mask = None if key_mask is None else key_mask[:, key_mask.shape[1] - before :]
+        self.k, self.v, self.key_mask = k, v, key_mask
         self.length += n_new
-        return k, v, key_mask
 
 
 def _mask_of(key_mask: Tensor | None, k: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from typing import TypeGuard
 import torch
 from torch import Tensor
 
-from clearhead.engine.tiles import ELEMENTS, KEYS, TALL, Scores, weights_
+from clearhead.engine.tiles import ELEMENTS, KEYS, TALL, LogSum, Scores, weights_
 from clearhead.rule import Rule
 from clearhead.softmax import LOG2_E, absorb, empty, finish
 
@@ -123,7 +123,7 @@ class Pooled:
 
 
 def pool(
-    scores: Scores, lse_of: Callable[[int, int], Tensor],
+    scores: Scores, lse_of: Callable[[int, int], LogSum],
     spans: tuple[tuple[int, int], tuple[int, int]], shape: tuple[int, ...], reduce: str,
 ) -> Pooled:  # fmt: skip
     """AttentionMap.pooled of one head whose rows i0:i1 have lse_of(i0, i1), (rows,).
@@ -162,14 +162,14 @@ def pool(
 
 
 def _largest_weights(
-    tile: Tensor, lse: Tensor, hidden: Tensor | None, sizes: tuple[list[int], list[int]]
+    tile: Tensor, lse: LogSum, hidden: Tensor | None, sizes: tuple[list[int], list[int]]
 ) -> Tensor:
     """The largest weight of each block of a tile (rows, keys) of scores, which are used up.
 
     exp keeps the order of what is in a row, so one exp for a block is enough.
     """
-    tile.sub_(lse.masked_fill(lse == -torch.inf, 0.0)[:, None])
-    if hidden is not None and bool(lse.isnan().any()):
+    tile.sub_(lse.base()[:, None]).sub_(lse.low[:, None])
+    if hidden is not None and bool(lse.high.isnan().any()):
         tile.masked_fill_(hidden, -torch.inf)
     return _by_block(tile, sizes, torch.amax).mul_(LOG2_E).exp2_()
 
@@ -243,7 +243,19 @@ def rule_of_head(rule: Rule, b: int, h: int, full: tuple[int, ...]) -> Rule:
     return replace(rule, **parts)  # type: ignore[arg-type]
 
 
-def lse_of_rows(scores: Scores, i0: int, i1: int) -> Tensor:
+def known_lse(lse: Tensor, low: Tensor | None, wanted: tuple[int, ...], like: Tensor) -> LogSum:
+    """The lse of rows that somebody else has computed, as that of queries `like` (B, H, T, D)."""
+    if not lse.is_floating_point() or lse.shape != wanted:
+        raise ValueError(
+            f"lse must hold floats {wanted}, one for each row; got {lse.dtype} "
+            f"{tuple(lse.shape)}. Pass what attention(q, k, None, rule) returns, or leave it out"
+        )
+    dtype = torch.promote_types(like.dtype, torch.float32)
+    low = torch.zeros_like(lse) if low is None else low
+    return LogSum(*(x.detach().to(like.device, dtype).reshape(like.shape[:-1]) for x in (lse, low)))
+
+
+def lse_of_rows(scores: Scores, i0: int, i1: int) -> LogSum:
     """lse of some rows of one head, (rows,); NaN for a row that sees a key that is not finite."""
     queries = scores.queries(i0, i1)
     part = empty((1, i1 - i0), 0, queries)
@@ -256,10 +268,10 @@ def lse_of_rows(scores: Scores, i0: int, i1: int) -> Tensor:
         bad = ~scores.k[0, 0, j0:j1].isfinite().all(dim=-1)
         if bad.any():
             spoiled |= (bad if hidden is None else bad & ~hidden[0, 0]).any(dim=-1)
-        absorb(part, tile, masked=hidden is not None, room=scores.room(1, *tile.shape[1:]))
+        absorb(part, tile, masked=True, room=scores.room(1, *tile.shape[1:]))
     sink = scores.bound.sinks
-    lse = finish(part, None if sink is None else sink[:, None]).lse[0]
-    return lse.masked_fill(spoiled, torch.nan)
+    done = finish(part, None if sink is None else sink[:, None])
+    return LogSum(done.lse[0].masked_fill(spoiled, torch.nan), done.lse_low[0])
 
 
 def largest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -167,14 +167,18 @@ def _bench_arguments(parser: argparse.ArgumentParser) -> None:
         help="queries see no later keys (the default)",
     )  # fmt: skip
     parser.add_argument("--backward", action="store_true", help="forward + backward as well")
-    parser.add_argument("--flex", action="store_true", help="compile FlexAttention too (slow)")
+    parser.add_argument(
+        "--flex", action=argparse.BooleanOptionalAction, default=True,
+        help="compile FlexAttention too, where there is a C++ compiler (the default)",
+    )  # fmt: skip
     parser.add_argument("--repeats", type=int, default=5, metavar="N", help="rounds (default 5)")
     parser.add_argument("--threads", type=int, metavar="N", help="threads (default: torch's own)")
     parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu (default) or cuda")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed (default 0)")
     parser.add_argument(
-        "--output-dir", type=_directory, metavar="DIR", help="write bench.json there"
-    )
+        "--output-dir", type=_directory, default=Path("outputs"), metavar="DIR",
+        help="for bench.json and, of two lengths or more, bench.png (default: outputs)",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
 
 

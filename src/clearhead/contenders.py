@@ -2,6 +2,7 @@
 
 import math
 import os
+import shutil
 import signal
 import warnings
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ DTYPES = {
 }  # fmt: skip
 MAP_LIMIT = 4 << 30  # bytes that a contender with T x T tensors may take
 PATIENCE = 180  # seconds for FlexAttention to compile
+COMPILERS = (os.environ.get("CXX", "g++"), "g++", "clang++")
 
 Tensors = dict[str, Tensor]
 
@@ -69,6 +71,9 @@ def check(settings: Settings) -> None:
     for name, values in sizes.items():
         if not values or min(values) < 1:
             raise ValueError(f"{name} must be 1 or more; got {list(values)}")
+    cores = os.cpu_count() or 1
+    if threads > 16 * cores:
+        raise ValueError(f"threads must be at most 16 for each of {cores} cores; got {threads}")
     if settings.dtype not in DTYPES:
         raise ValueError(f"dtype must be one of {', '.join(DTYPES)}; got {settings.dtype!r}")
     devices = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
@@ -161,7 +166,9 @@ def _twice(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Callable[[], Tensor
 def _flex(q: Tensor, k: Tensor, v: Tensor, settings: Settings) -> Callable[[], Tensors]:
     """FlexAttention, compiled and run once; raises what the compiler raises."""
     if not settings.flex:
-        raise RuntimeError("--flex brings it in; compiling takes long")
+        raise RuntimeError("--flex brings it in")
+    if q.device.type == "cpu" and not any(map(shutil.which, COMPILERS)):
+        raise RuntimeError("there is no C++ compiler (g++ or clang++)")
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     T, device = q.shape[2], q.device.type

@@ -43,7 +43,7 @@ class Package:
     at_least: str = "0"
 
 
-_WITH_TESTS = "`make test` brings it"
+_WITH_TESTS = "`make test` brings what it needs"
 PACKAGES = (
     Package("torch", "everything but this verb", needed=True, at_least="2.6"),
     Package("numpy", "everything but this verb", needed=True),
@@ -106,6 +106,14 @@ def _numbers(version: str) -> list[int]:
     return [int(part) for part in re.findall(r"\d+", version)[:2]]
 
 
+def _alike(findings: list[Finding]) -> dict[tuple[str, str], list[str]]:
+    """Names of findings with the same status and remedy, in the order in which they come."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for found in findings:
+        groups.setdefault((found.status, found.remedy), []).append(found.name)
+    return groups
+
+
 def run(terminal: Terminal, as_json: bool = False) -> int:
     """Print what was found; 0 if all that clearhead cannot do without is there, else 1."""
     findings = [examine_python()]
@@ -125,8 +133,9 @@ def run(terminal: Terminal, as_json: bool = False) -> int:
                 f"{'needed' if found.needed else 'optional'}: {found.purpose}"
             )
         terminal.line()
-        for found in lacking:
-            terminal.line(f"{found.name} is {found.status}: {found.remedy}")
+        for (status, remedy), some in _alike(lacking).items():
+            are = "is" if len(some) == 1 else "are"
+            terminal.line(f"{', '.join(some)} {are} {status}: {remedy}")
         if not lacking:
             terminal.line("Everything is here.")
     return int(any(found.needed for found in lacking))

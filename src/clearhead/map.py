@@ -18,9 +18,9 @@ from torch import Tensor
 from clearhead import cells
 from clearhead.bound import BoundRule
 from clearhead.cells import Pooled, Span
-from clearhead.engine import as_four, attention, check_inputs, tiled
-from clearhead.engine.tiles import ELEMENTS, KEYS, TALL, Chunk, Scores, chunks, weights_
-from clearhead.rule import Rule, shape_of
+from clearhead.engine import Attended, as_four, attention, check_inputs, tiled
+from clearhead.engine.tiles import ELEMENTS, KEYS, TALL, Chunk, LogSum, Scores, chunks, weights_
+from clearhead.rule import Rule
 
 Index = int | slice | EllipsisType
 Indices = Index | tuple[Index, ...]
@@ -50,8 +50,9 @@ class AttentionMap:
 
     q is (B, H, T, D), k (B, G, S, D), or both 3-D or 2-D as `attention` takes them; the map has the
     leading axes of q. They may lie in memory-mapped files: they are not copied, and only what a
-    tile needs is read. lse (B, H, T) is that of `attention(q, k, v, rule)`; without it, a row's is
-    computed when a weight of the row is first asked for, and kept.
+    tile needs is read. lse is what `attention(q, k, v, rule)` returned, or its lse alone, by which
+    weights are off by 6e-8 |lse| of themselves; without it, a row's is computed when a weight of
+    the row is first asked for, and kept.
 
     Indices are integers, slices with any step and one Ellipsis; a result of more than `max_bytes`
     is refused before it is allocated. Results are float32 (float64 for float64), without gradient.
@@ -59,11 +60,11 @@ class AttentionMap:
     sees anything.
 
     Raises ValueError for shapes that do not fit and for too large a result, IndexError for an
-    index that is none.
+    index outside of the map, TypeError for what is no index.
     """
 
     def __init__(
-        self, q: Tensor, k: Tensor, rule: Rule | None = None, lse: Tensor | None = None,
+        self, q: Tensor, k: Tensor, rule: Rule | None = None, lse: Attended | Tensor | None = None,
         *, max_bytes: int = 1 << 30,
     ) -> None:  # fmt: skip
         check_inputs(q, k, None)
@@ -78,15 +79,12 @@ class AttentionMap:
         rows = self._q.shape[:-1]
         if lse is None:
             with torch.inference_mode(False):  # they are written to later, perhaps outside of it
-                self._lse = torch.zeros(rows, dtype=self.dtype, device=q.device)
+                self._lse = LogSum(*torch.zeros(2, *rows, dtype=self.dtype, device=q.device))
                 self._known = torch.zeros(rows, dtype=torch.bool)
-        elif lse.is_floating_point() and lse.shape == q.shape[:-1]:
-            self._lse = lse.detach().to(q.device, self.dtype).reshape(rows)
         else:
-            raise ValueError(
-                f"lse must hold floats {tuple(q.shape[:-1])}, one for each row; got {lse.dtype} "
-                f"{shape_of(lse)}. Pass attention(q, k, None, rule).lse, or leave it out"
-            )
+            low = lse.lse_low if isinstance(lse, Attended) else None
+            high = lse.lse if isinstance(lse, Attended) else lse
+            self._lse = cells.known_lse(high, low, self.shape[:-1], self._q)
 
     def __repr__(self) -> str:
         lse = "known" if self._known is None else "on demand"
@@ -148,7 +146,7 @@ class AttentionMap:
         if not cells.is_integer(k) or k < 1:
             raise ValueError(f"k must be an integer of 1 or more; got {k!r}")
         lse = self._lse_of(0, self._bound.T)
-        values = torch.full((*lse.shape, k), -torch.inf, dtype=lse.dtype, device=lse.device)
+        values = lse.high.new_full((*lse.high.shape, k), -torch.inf)
         keys = torch.full_like(values, -1, dtype=torch.int64)
         for where, j0, tile, _ in self._tiles((0, self._bound.T), (0, self._bound.S)):
             new, at = cells.largest(tile, k)
@@ -156,7 +154,7 @@ class AttentionMap:
             both, order = both.sort(dim=-1, descending=True, stable=True)
             values[where] = both[..., :k]
             keys[where] = torch.cat([keys[where], at + j0], dim=-1).gather(-1, order[..., :k])
-        keys.masked_fill_((values == -torch.inf) | lse.isnan().unsqueeze(-1), -1)
+        keys.masked_fill_((values == -torch.inf) | lse.high.isnan().unsqueeze(-1), -1)
         shape = (*self.shape[:-1], k)
         return weights_(values, lse, None).view(shape), keys.view(shape)
 
@@ -180,7 +178,7 @@ class AttentionMap:
         0 where there is no such key or it is hidden.
         """
         lse = self._lse_of(0, self._bound.T)
-        weight = torch.zeros_like(lse)
+        weight = torch.zeros_like(lse.high)
         offset = self._bound.offset
         for chunk in chunks(self._bound):
             # An offset for each batch element is a diagonal for each.
@@ -246,7 +244,7 @@ class AttentionMap:
     def _mass(self, rows: tuple[int, int], cols: tuple[int, int]) -> Tensor:
         """sum_j p_ij over a span of keys, (B, H, T), for the rows of a span; 0 for the others."""
         lse = self._lse_of(*rows)
-        mass = torch.zeros_like(lse)
+        mass = torch.zeros_like(lse.high)
         for where, _, tile, hidden in self._tiles(rows, cols):
             mass[where] += weights_(tile, lse[where], hidden).sum(dim=-1)
         return mass
@@ -254,14 +252,15 @@ class AttentionMap:
     def _rows_that_see(self, i0: int, i1: int) -> Tensor:
         """Which rows of i0:i1 see any key, (B, H, T). Beside a sink, lse does not tell."""
         if self._bound.sinks is None:
-            return self._lse_of(i0, i1) != -torch.inf
+            return self._lse_of(i0, i1).high != -torch.inf
         keys = torch.ones(self._k.shape[:-1], dtype=torch.bool, device=self._k.device)
         return tiled.rows_that_see(keys, self._bound)
 
-    def _lse_of(self, i0: int, i1: int) -> Tensor:
+    def _lse_of(self, i0: int, i1: int) -> LogSum:
         """lse of all heads, (B, H, T), right for the rows i0:i1 at least."""
         if self._known is not None and (i0, i1) == (0, self._bound.T):
-            self._lse = attention(self._q, self._k, None, self.rule).lse
+            found = attention(self._q, self._k, None, self.rule)
+            self._lse = LogSum(found.lse, found.lse_low)
             self._known = None
         if self._known is not None:
             for b in range(self._bound.B):
@@ -269,7 +268,7 @@ class AttentionMap:
                     self._lse_of_head(b, h, i0, i1)
         return self._lse
 
-    def _lse_of_head(self, b: int, h: int, i0: int, i1: int) -> Tensor:
+    def _lse_of_head(self, b: int, h: int, i0: int, i1: int) -> LogSum:
         """lse of the rows i0:i1 of one head, (rows,)."""
         if self._known is not None:
             missing = (~self._known[b, h, i0:i1]).nonzero()
@@ -278,7 +277,8 @@ class AttentionMap:
                 scores = self._head(b, h)
                 for i in range(first, last + 1, min(TALL, ELEMENTS // KEYS)):
                     here = b, h, slice(i, min(i + min(TALL, ELEMENTS // KEYS), last + 1))
-                    self._lse[here] = cells.lse_of_rows(scores, here[2].start, here[2].stop)
+                    found = cells.lse_of_rows(scores, here[2].start, here[2].stop)
+                    self._lse.high[here], self._lse.low[here] = found.high, found.low
                     self._known[here] = True
         return self._lse[b, h, i0:i1]
 
@@ -286,11 +286,13 @@ class AttentionMap:
         """One head as a call of its own, with B = H = G = 1 and the rule of this head alone."""
         g = h // (self._bound.H // self._bound.G)
         q, k = self._q[b : b + 1, h : h + 1], self._k[b : b + 1, g : g + 1]
-        if self._latest is None or self._latest[:2] != (b, h):
+        latest = self._latest  # one reading: another thread may be at another head
+        if latest is None or latest[:2] != (b, h):
             full = (*self._q.shape[:-1], self._bound.S)
-            self._latest = b, h, BoundRule(cells.rule_of_head(self.rule, b, h, full), q, k)
+            latest = b, h, BoundRule(cells.rule_of_head(self.rule, b, h, full), q, k)
+            self._latest = latest
         one = slice(0, 1)
-        return Scores(q, k, self._latest[2], Chunk(one, one, one, ROWS), rooms=2)
+        return Scores(q, k, latest[2], Chunk(one, one, one, ROWS), rooms=2)
 
     @_figures
     def _read(self, index: Indices, weights: bool, max_bytes: int) -> Tensor:

@@ -18,78 +18,25 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.cache import KVCache
+from clearhead.config import AttentionConfig, Rotary, check_sizes
 from clearhead.engine import Attended, attention, output
 from clearhead.map import AttentionMap
-from clearhead.rotary import PAIRINGS, apply_rotary, rotary_cos_sin
+from clearhead.rotary import apply_rotary, rotary_cos_sin
 from clearhead.rule import Rule, alibi_slopes, shape_of
 
 NEEDS = ("none", "stats", "map")
 
 
-@dataclass(frozen=True)
-class Rotary:
-    """Rotary position embedding: the first d_rotary numbers of a head (all, unless given)."""
-
-    base: float = 10000.0
-    d_rotary: int | None = None
-    pairing: str = "halves"
-
-    def __post_init__(self) -> None:
-        if self.pairing not in PAIRINGS:
-            raise ValueError(f"pairing must be one of {', '.join(PAIRINGS)}; got {self.pairing!r}")
-
-
-@dataclass(frozen=True)
-class AttentionConfig:
-    """How a MultiHeadAttention attends. Every field may be left out.
-
-    n_kv_heads  key and value heads, n_heads unless given; 1 is multi-query attention
-    d_head      numbers in a head, d_model / n_heads unless given
-    d_context   numbers in an embedding of `context`, for cross-attention; d_model unless given
-    bias        whether the projections of q, k and v have one
-    out_bias    whether that of the output has one; as `bias` unless given
-    causal, window, softcap, scale
-                as in Rule
-    alibi       ALiBi, with the slopes of its paper
-    sinks       one learned logit a head, which takes weight and gives nothing
-    qk_norm     RMS norm of each query and key, with a learned gain, before positions
-    rotary      rotary position embedding
-    dropout     probability of dropping a weight in training; figures and maps never notice
-    """
-
-    n_kv_heads: int | None = None
-    d_head: int | None = None
-    d_context: int | None = None
-    bias: bool = False
-    out_bias: bool | None = None
-    causal: bool = False
-    window: int | tuple[int, int] | None = None
-    softcap: float | None = None
-    scale: float | None = None
-    alibi: bool = False
-    sinks: bool = False
-    qk_norm: bool = False
-    rotary: Rotary | None = None
-    dropout: float = 0.0
-
-    def __post_init__(self) -> None:
-        Rule(scale=self.scale, causal=self.causal, window=self.window, softcap=self.softcap)
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be at least 0 and below 1; got {self.dropout}")
-
-    @property
-    def ordered(self) -> bool:
-        """Whether it matters where queries and keys stand, which only makes sense in one text."""
-        return self.causal or self.alibi or self.window is not None or self.rotary is not None
-
-
 @dataclass(frozen=True, eq=False)
 class AttentionOutput:
-    """What a module returns: out (B, T, d_model), and what was asked for beside it."""
+    """What a module returns: out (B, T, d_model), and what need= asked for, or None."""
 
     out: Tensor
     attended: Attended | None = None
     map: AttentionMap | None = None
+
+    def __repr__(self) -> str:
+        return f"AttentionOutput(out {shape_of(self.out)}, {self.attended!r}, {self.map!r})"
 
 
 class MultiHeadAttention(nn.Module):
@@ -97,20 +44,21 @@ class MultiHeadAttention(nn.Module):
 
         q, k, v = x W_q, x W_k, x W_v       out = attention(q, k, v, rule) W_o
 
+        attend = MultiHeadAttention(512, 8, AttentionConfig(causal=True))
+        attend(x).out, attend(x, need="stats").attended.entropy
+
     x is (B, T, d_model), or (T, d_model); keys and values come from `context` (B, S, d_context)
     where it is given. Projections start as torch's Linear starts them, sinks at 0.
 
     Raises ValueError for sizes that do not fit.
     """
 
-    alibi: Tensor | None
-
     def __init__(self, d_model: int, n_heads: int, config: AttentionConfig | None = None) -> None:
         super().__init__()
         self.d_model, self.n_heads = d_model, n_heads
         self.config = c = AttentionConfig() if config is None else config
         self.n_kv_heads = n_heads if c.n_kv_heads is None else c.n_kv_heads
-        self.d_head = _check_sizes(d_model, n_heads, self.n_kv_heads, c)
+        self.d_head = check_sizes(d_model, n_heads, self.n_kv_heads, c)
         d_context = d_model if c.d_context is None else c.d_context
         wide, narrow = n_heads * self.d_head, self.n_kv_heads * self.d_head
         self.q_proj = nn.Linear(d_model, wide, c.bias)
@@ -120,8 +68,6 @@ class MultiHeadAttention(nn.Module):
         self.q_norm = nn.RMSNorm(self.d_head, eps=1e-6) if c.qk_norm else None
         self.k_norm = nn.RMSNorm(self.d_head, eps=1e-6) if c.qk_norm else None
         self.sinks = nn.Parameter(torch.zeros(n_heads)) if c.sinks else None
-        slopes = alibi_slopes(n_heads) if c.alibi else None
-        self.register_buffer("alibi", slopes, persistent=False)
 
     def forward(
         self,
@@ -156,11 +102,14 @@ class MultiHeadAttention(nn.Module):
         if self.config.rotary is not None:
             q, k = (self._turned(y, first, self.config.rotary) for y in (q, k))
         query_mask = key_mask if context is None else None
-        if cache is not None:
-            k, v, key_mask = cache.extend(k, v, key_mask, self._before())
         c = self.config
+        grown = None
+        if cache is not None:
+            grown = cache.grown(k, v, key_mask)
+            k, v, key_mask = grown
+        slopes = alibi_slopes(self.n_heads).to(x.device) if c.alibi else None
         rule = Rule(
-            scale=c.scale, causal=c.causal, window=c.window, softcap=c.softcap, alibi=self.alibi,
+            scale=c.scale, causal=c.causal, window=c.window, softcap=c.softcap, alibi=slopes,
             sinks=self.sinks, key_mask=key_mask, query_mask=query_mask,
         )  # fmt: skip
         dropout = c.dropout if self.training else 0.0
@@ -172,6 +121,8 @@ class MultiHeadAttention(nn.Module):
             assert attended.out is not None
             mixed = attended.out
             seen = AttentionMap(q, k, rule, lse=attended.lse) if need == "map" else None
+        if cache is not None and grown is not None:  # now that nothing can fail any more
+            cache.keep(grown, x.shape[1], self._before())
         out = self.o_proj(mixed.transpose(1, 2).flatten(2))
         return AttentionOutput(out[0] if flat else out, attended, seen)
 
@@ -320,31 +271,3 @@ def _pairs(
         biases = theirs.in_proj_bias.chunk(3)
         yield from zip((linear.bias for linear in linears), biases, strict=True)
         yield ours.o_proj.bias, theirs.out_proj.bias
-
-
-def _check_sizes(d_model: int, n_heads: int, n_kv_heads: int, config: AttentionConfig) -> int:
-    """The size of a head; raises ValueError where sizes do not fit."""
-    if min(d_model, n_heads, n_kv_heads) < 1:
-        raise ValueError(
-            f"d_model, n_heads and n_kv_heads must be at least 1; got {d_model}, {n_heads} and "
-            f"{n_kv_heads}"
-        )
-    if n_heads % n_kv_heads:
-        raise ValueError(
-            f"n_heads must be a multiple of n_kv_heads; got {n_heads} and {n_kv_heads}"
-        )
-    if config.d_head is None and d_model % n_heads:
-        raise ValueError(
-            f"d_model {d_model} cannot be split over {n_heads} heads; say d_head in the config"
-        )
-    d_head = d_model // n_heads if config.d_head is None else config.d_head
-    if d_head < 1:
-        raise ValueError(f"d_head must be at least 1; got {d_head}")
-    if config.rotary is not None:
-        d_rotary = d_head if config.rotary.d_rotary is None else config.rotary.d_rotary
-        if d_rotary % 2 or not 2 <= d_rotary <= d_head:
-            raise ValueError(
-                f"rotary turns pairs: d_rotary must be even, from 2 to d_head {d_head}; "
-                f"got {d_rotary}"
-            )
-    return d_head

@@ -9,6 +9,7 @@ position i + offset; "its own key" is the key there.
 
 import math
 from dataclasses import dataclass, fields
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -28,11 +29,12 @@ class Rule:
     window      W: the W last keys up to the query's own (needs causal); (a, b): a keys before and b
                 after the query's own
     softcap     c > 0
-    alibi       (H,) slopes
+    alibi       (H,) slopes; constants, without a gradient
     sinks       (H,) logits of one more outcome in the denominator, which no key gets
-    key_mask    (B, S) bool, True = a real key; the others are seen by nobody
-    query_mask  (B, T) bool, True = a real query. Never changes the output: the statistics of a
-                call leave the others out
+    key_mask    (B, S) bool, True = a real key; the others are seen by nobody. The opposite of
+                torch's key_padding_mask: pass ~key_padding_mask
+    query_mask  (B, T) bool, True = a real query. It changes no row of the output or of Attended:
+                HeadStats, `received` and `between` leave the others out. With padding, give both
     segments    (B, S) integers, the document of each key: a query sees its own document only
     mask        bool, True = may attend, broadcast to (B, H, T, S)
     bias        floats added to the scores, broadcast to (B, H, T, S); -inf, or the lowest number of
@@ -73,7 +75,13 @@ class Rule:
             mask = attn_mask
         elif attn_mask is not None:
             bias = attn_mask
-            if bias.is_floating_point() and bias.numel():
+            if not bias.is_floating_point():
+                raise ValueError(
+                    "attn_mask must be boolean, or floats to add to the scores; got "
+                    f"{attn_mask.dtype} {shape_of(attn_mask)} (attn_mask.bool() if 1 means may "
+                    "attend)"
+                )
+            if bias.numel():
                 ones, zeros = bias == 1, bias == 0
                 if bool((ones | zeros).all()) and bool(ones.any()) and bool(zeros.any()):
                     raise ValueError(
@@ -83,6 +91,17 @@ class Rule:
         return cls(
             scale=scale, causal=is_causal, offset=0 if is_causal else None, mask=mask, bias=bias
         )
+
+    def same_as(self, other: "Rule") -> bool:
+        """Whether both say the same, tensors compared by what they hold."""
+        for field in fields(self):
+            a, b = getattr(self, field.name), getattr(other, field.name)
+            if isinstance(a, Tensor) and isinstance(b, Tensor):
+                if a is not b and not (a.shape == b.shape and torch.equal(a, b.to(a.device))):
+                    return False
+            elif isinstance(a, Tensor) or isinstance(b, Tensor) or a != b:
+                return False
+        return True
 
     def __repr__(self) -> str:
         shown = []
@@ -114,18 +133,18 @@ def _check_numbers(rule: Rule) -> None:
                 "offset must be an integer or a (B,) integer tensor, one for each batch element; "
                 f"got {offset.dtype} {shape_of(offset)}"
             )
-    elif offset is not None and (isinstance(offset, bool) or not isinstance(offset, int)):
+    elif offset is not None and (isinstance(offset, bool) or not isinstance(offset, Integral)):
         raise TypeError(f"offset must be an integer or a (B,) integer tensor; got {offset!r}")
     window: object = rule.window
     if window is None:
         return
     if isinstance(window, tuple):
-        if len(window) != 2 or not all(isinstance(w, int) and w >= 0 for w in window):
+        if len(window) != 2 or not all(isinstance(w, Integral) and int(w) >= 0 for w in window):
             raise ValueError(
                 "window (a, b) is a keys before and b keys after the query's own, both integers of "
                 f"0 or more; got {window!r}"
             )
-    elif isinstance(window, bool) or not isinstance(window, int):
+    elif isinstance(window, bool) or not isinstance(window, Integral):
         raise TypeError(f"window must be an integer or a pair of integers; got {window!r}")
     elif window < 1:
         raise ValueError(f"window must be 1 or more: the query's own key counts; got {window}")

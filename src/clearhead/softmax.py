@@ -13,7 +13,8 @@ order. At the end
     out = o / l    lse = m + log l    H = log l - u / l    mean_key = c / l
 
 where nothing large is subtracted from anything large. lse - E[s] is the same entropy on paper, and
-loses it in float32 as soon as the scores are large.
+loses it in float32 as soon as the scores are large. For the same reason lse comes in two parts: at
+scores of 1e9 its last digit is worth 64, and log l would be lost in it.
 """
 
 import math
@@ -51,6 +52,7 @@ class Finished:
 
     out: Tensor
     lse: Tensor
+    lse_low: Tensor  # what rounding took from lse
     entropy: Tensor
     max_score: Tensor
     mean_key: Tensor
@@ -143,9 +145,11 @@ def finish(part: Partial, sink: Tensor | None = None) -> Finished:
     nothing = part.l == 0
     some = part.l.masked_fill(nothing, 1.0)  # an empty row: 0 / 1
     log_l = some.log()
+    lse = part.m + log_l
     return Finished(
         out=part.o / some.unsqueeze(-1),
-        lse=(part.m + log_l).masked_fill_(nothing, -math.inf),
+        lse=lse.masked_fill(nothing, -math.inf),
+        lse_low=((part.m - lse) + log_l).nan_to_num_(nan=0.0),  # nothing seen, or a NaN
         entropy=(log_l - part.u / some).clamp_(min=0) + 0.0,
         max_score=max_score,
         mean_key=part.c / some,

@@ -1,16 +1,7 @@
 """Statistics of the heads of one attention module that add up, over any number of calls.
 
-For each figure of a row (its entropy, its largest weight, ...) a head keeps how many rows had one,
-their mean and the sum of squares about it, the extremes, and a histogram over bins that are the
-same for all data. Two sets of rows, A and B, combine as
-
-    n = n_A + n_B        d = mean_B - mean_A
-    mean = mean_A + d n_B / n
-    M2   = M2_A + M2_B + d² n_A n_B / n        variance = M2 / n
-
-(Chan, Golub, LeVeque: Updating formulae and a pairwise algorithm for computing sample variances,
-1979). Batches, rows, ranks and steps combine alike, in any order: `empty` and `merge` are a
-commutative monoid, up to rounding in float64.
+Batches, rows, ranks and steps combine alike, in any order: `empty` and `merge` are a commutative
+monoid, up to rounding in float64. moments.py has the equations of one figure.
 
 Letters: B batch, H heads, T queries, S keys. Query i stands at key position i + offset.
 """
@@ -21,103 +12,26 @@ from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from clearhead.bound import BoundRule
 from clearhead.engine import Attended
-from clearhead.engine.tiles import Scores, blocks, chunks, weights_
+from clearhead.engine.tiles import LogSum, Scores, blocks, chunks, weights_
 from clearhead.map import AttentionMap
+from clearhead.moments import KEYS, MAP, ROW, Moments, bin_edges, measure
 
 FEW = 4  # rows that saw a NaN or an infinity, located for each head
 
-# Figures of a row. Those of ROW come out of the call itself, those of MAP need the weights.
-ROW = ("entropy", "normalized_entropy", "max_prob", "sink_mass", "max_score")
 _COUNTS = ("rows", "pad_rows", "empty_rows", "nonfinite_rows")
-_KEYS = ("first_key", "previous", "self_mass")  # weights of one key
-MAP = ("distance", *_KEYS, *(f"{name}_uniform" for name in _KEYS))
-
-
-def bin_edges(metric: str) -> Tensor:
-    """The n + 1 edges of a metric's n bins, float64. They depend on no data.
-
-    Bin i holds edges[i] <= x < edges[i + 1]; what lies outside counts in the first or last bin.
-
-        max_score      0, and 2^(n/4) to either side of it from 2^-6 to 2^20
-        entropy        eighths of a bit, in nats, up to log(2^24)
-        distance       0, then quarters of an octave, 2^(n/4), from 1/16 to 2^24 keys
-        the others     64 equal bins in [0, 1]
-
-    Raises ValueError for any other name.
-    """
-    if metric not in (*ROW, *MAP):
-        raise ValueError(f"no metric is called {metric!r}; there are {', '.join((*ROW, *MAP))}")
-    if metric == "entropy":
-        edges = [n * math.log(2) / 8 for n in range(24 * 8 + 1)]
-    elif metric == "distance":
-        edges = [0.0, *(2.0 ** (n / 4) for n in range(-16, 97))]
-    elif metric == "max_score":
-        above = [2.0 ** (n / 4) for n in range(-24, 81)]
-        edges = [*(-x for x in reversed(above)), 0.0, *above]
-    else:
-        edges = [n / 64 for n in range(65)]
-    return torch.tensor(edges, dtype=torch.float64)
-
-
-@dataclass(frozen=True, eq=False)
-class Moments:
-    """One figure of a row over the rows of each of H heads, on the CPU, int64 and float64.
-
-    count             (H,) rows that have the figure
-    mean, m2          (H,) their mean and the sum of squares about it; 0 where count is 0
-    minimum, maximum  (H,) inf and -inf where count is 0
-    histogram         (H, bins) over bin_edges(metric); adds up to count
-    """
-
-    count: Tensor
-    mean: Tensor
-    m2: Tensor
-    minimum: Tensor
-    maximum: Tensor
-    histogram: Tensor
-
-    @property
-    def variance(self) -> Tensor:
-        """Of the rows themselves, m2 / count (not count - 1); NaN where count is 0."""
-        return self.m2 / self.count
-
-    def merge(self, other: "Moments") -> "Moments":
-        """Over the rows of both: the equations at the head of this file."""
-        count = self.count + other.count
-        share = other.count / count.clamp(min=1).double()  # exactly 0 or 1 if one has no row
-        d = other.mean - self.mean
-        return Moments(
-            count, self.mean + d * share, self.m2 + other.m2 + d.square() * share * self.count,
-            torch.minimum(self.minimum, other.minimum), torch.maximum(self.maximum, other.maximum),
-            self.histogram + other.histogram,
-        )  # fmt: skip
-
-
-def _measure(metric: str, x: Tensor, counted: Tensor) -> Moments:
-    """The moments of x (B, H, T) where `counted`, in two passes; float64 from the start."""
-    edges = bin_edges(metric).to(x.device)
-    n_heads, n_bins = x.shape[1], len(edges) - 1
-    counted = counted.transpose(0, 1).reshape(n_heads, x.shape[0] * x.shape[2])
-    x = x.transpose(0, 1).reshape(counted.shape).double().masked_fill(~counted, 0.0)
-    count = counted.sum(dim=1)
-    mean = x.sum(dim=1) / count.clamp(min=1)
-    m2 = (x - mean[:, None]).masked_fill_(~counted, 0.0).square_().sum(dim=1)
-    head = torch.arange(n_heads, device=x.device)[:, None] * n_bins
-    cell = torch.bucketize(x, edges[1:-1].contiguous(), right=True) + head
-    histogram = torch.bincount(cell[counted], minlength=n_heads * n_bins)
-    ends = (math.inf, -math.inf)  # in one column more: extremes want one and there may be no row
-    low, high = (F.pad(x.masked_fill(~counted, end), (0, 1), value=end) for end in ends)
-    found = (count, mean, m2, low.amin(dim=1), high.amax(dim=1), histogram.view(n_heads, n_bins))
-    return Moments(*(figure.cpu() for figure in found))
 
 
 @dataclass(frozen=True, eq=False)
 class HeadStats:
     """What each of the H heads of one attention module did, pooled over batch and rows.
+
+    Made by `of`, from what `attention` returned, and added up by `merge`:
+
+        stats = HeadStats.of(attention(q, k, v, rule))
+        stats.mean("entropy"), stats.quantile("max_prob", 0.9), stats.summary()
 
     metrics         for each metric its Moments over the counted rows
     nonfinite_at    (batch, head, row) of the first FEW non-finite rows of each head, in their call
@@ -148,11 +62,19 @@ class HeadStats:
     def n_heads(self) -> int:
         return len(self.rows)
 
+    def __repr__(self) -> str:
+        counts = (f"{sum(getattr(self, n).tolist())} {n}" for n in _COUNTS)
+        found = self.metrics["entropy"]
+        means = found.mean[found.count > 0]
+        span = f"; mean entropy {means.min():.3f} to {means.max():.3f} nats" if len(means) else ""
+        also = "" if "distance" in self.metrics else "; no map"
+        return f"HeadStats({self.n_heads} heads: {', '.join(counts)}{span}{also})"
+
     @classmethod
     def empty(cls, n_heads: int) -> "HeadStats":
         """Heads that have seen no row: the identity of merge."""
         none, x = torch.zeros(n_heads, dtype=torch.int64), torch.zeros(1, n_heads, 0)
-        return cls({name: _measure(name, x, x > 0) for name in ROW}, (), none, none, none, none)
+        return cls({name: measure(name, x, x > 0) for name in ROW}, (), none, none, none, none)
 
     @classmethod
     def of(cls, attended: Attended, amap: AttentionMap | None = None) -> "HeadStats":
@@ -161,9 +83,13 @@ class HeadStats:
         O(T) memory; sums in float64 on the call's own device; the result is on the CPU, without
         gradient. Raises ValueError if amap has another shape or rule.
         """
+        if not isinstance(attended, Attended):
+            raise TypeError(
+                f"of takes what attention(q, k, v, rule) returned; got {type(attended).__name__}"
+            )
         if amap is not None:
             call = (*attended.lse.shape, attended.n_keys)
-            if tuple(amap.shape) != call or repr(amap.rule) != repr(attended.rule):
+            if tuple(amap.shape) != call or not amap.rule.same_as(attended.rule):
                 raise ValueError(
                     f"the map is {tuple(amap.shape)} under {amap.rule}, but the call was {call} "
                     f"under {attended.rule}: pass AttentionMap(q, k, rule) of the call itself"
@@ -179,10 +105,10 @@ class HeadStats:
             counted, bad = real & sees & finite, real & sees & ~finite
             values = {name: (figures[name], counted) for name in ROW}
             if amap is not None and counted.any():
-                values |= _map_figures(amap, figures["lse"], figures["visible"], counted)
+                values |= _map_figures(amap, figures, counted)
             first = (bad & (bad.cumsum(dim=2) <= FEW)).nonzero().tolist()
             rows = (which.sum(dim=(0, 2)).cpu() for which in (counted, ~real, real & ~sees, bad))
-            metrics = {name: _measure(name, *pair) for name, pair in values.items()}
+            metrics = {name: measure(name, *pair) for name, pair in values.items()}
             return cls(metrics, _first_few((b, h, i) for b, h, i in first), *rows)
 
     def merge(self, other: "HeadStats") -> "HeadStats":
@@ -286,27 +212,33 @@ def _first_few(found: Iterable[tuple[int, int, int]]) -> tuple[tuple[int, int, i
 
 
 def _map_figures(
-    amap: AttentionMap, lse: Tensor, visible: Tensor, counted: Tensor
+    amap: AttentionMap, figures: Mapping[str, Tensor], counted: Tensor
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """Each metric of MAP with the rows that have it, (B, H, T) both. One pass over the scores."""
+    """Each metric of MAP with the rows that have it, (B, H, T) both. One pass over the scores.
+
+    Weights are taken relative to the largest of their row, which keeps the digits of their ratios
+    where a sink takes nearly all.
+    """
+    largest, visible = figures["max_score"], figures["visible"]
+    relative = LogSum(largest, torch.zeros_like(largest))
     bound = amap._bound
     offset = torch.as_tensor(bound.offset, device=bound.device).reshape(-1, 1)
     positions = (torch.arange(bound.T, device=bound.device) + offset).expand(bound.B, bound.T)
     targets = torch.stack([_first_keys(bound, positions), positions - 1, positions], dim=-1)
-    weight = lse.new_zeros((*lse.shape, len(_KEYS)))
+    weight = largest.new_zeros((*largest.shape, len(KEYS)))
     seen = torch.zeros_like(weight, dtype=torch.bool)
-    total, distance = torch.zeros_like(lse), torch.zeros_like(lse)
+    total, distance = torch.zeros_like(largest), torch.zeros_like(largest)
     for chunk in chunks(bound):
         scores = Scores(amap._q, amap._k, bound, chunk)
         for i0, i1, tiles in blocks(bound, chunk):
             where = (chunk.b, chunk.h, slice(i0, i1))
             queries = scores.queries(i0, i1)
             here = targets[chunk.b, None, i0:i1]  # (b, 1, rows, 3)
-            own = positions[chunk.b, None, i0:i1, None].to(lse.dtype)
+            own = positions[chunk.b, None, i0:i1, None].to(largest.dtype)
             lowest, highest = (int(end) for end in own.aminmax())
             for j0, j1 in tiles:
                 tile, hidden = scores.tile(queries, i0, i1, j0, j1)
-                p = weights_(scores.by_head(tile, i1 - i0), lse[where], hidden)
+                p = weights_(scores.by_head(tile, i1 - i0), relative[where], hidden)
                 inside = ((here >= j0) & (here < j1)).expand(*p.shape[:3], -1)
                 if inside.any():
                     at = (here - j0).clamp(0, j1 - j0 - 1).expand_as(inside)
@@ -316,20 +248,21 @@ def _map_figures(
                     weight[where] += p.gather(-1, at).masked_fill(~inside, 0.0)
                 mass = p.sum(dim=-1)
                 total[where] += mass
-                keys = torch.arange(j0, j1, device=lse.device, dtype=lse.dtype)
+                keys = torch.arange(j0, j1, device=bound.device, dtype=largest.dtype)
                 edge = j1 if lowest >= j1 else j0 if highest <= j0 else None
                 if edge is None:  # the tile lies to both sides of some query
                     distance[where] += p.mul_((own - keys).abs_()).sum(dim=-1)
-                else:  # to its edge and on from there, which cancels nothing: as a product, faster
-                    distance[where] += p @ (keys - edge).abs_() + mass * (own[..., 0] - edge).abs_()
-    # sum_j p_ij is 1 - sink_mass, and keeps its digits where the sink takes nearly all.
-    figures = {"distance": (distance / total, counted & (total > 0))}
+                else:  # to its edge and on from there, which cancels nothing
+                    inner = p.mul_((keys - edge).abs_()).sum(dim=-1)
+                    distance[where] += inner + mass * (own[..., 0] - edge).abs_()
+    weight *= figures["max_prob"].unsqueeze(-1)
+    found = {"distance": (distance / total, counted)}  # total is (1 - sink_mass) / max_prob
     seen &= counted.unsqueeze(-1)
     seen[..., 0] &= visible > 1  # where the first key is the only one it has no choice
-    for n, name in enumerate(_KEYS):
-        figures[name] = (weight[..., n], seen[..., n])
-        figures[f"{name}_uniform"] = (1 / visible.double(), seen[..., n])
-    return figures
+    for n, name in enumerate(KEYS):
+        found[name] = (weight[..., n], seen[..., n])
+        found[f"{name}_uniform"] = (1 / visible.double(), seen[..., n])
+    return found
 
 
 def _first_keys(bound: BoundRule, positions: Tensor) -> Tensor:

@@ -13,12 +13,13 @@ from torch import Tensor
 
 from clearhead.bound import BoundRule
 from clearhead.engine import gradients, tiled
-from clearhead.engine.tiles import Dropout
+from clearhead.engine.tiles import Dropout, LogSum
 from clearhead.rule import Rule
 
 __all__ = ["Attended", "attention"]
 
 IMPLEMENTATIONS = ("auto", "tiled")
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +28,8 @@ class Attended:
 
     out          (B, H, T, Dv) in the inputs' dtype; None without values
     lse          log sum_j exp(s_ij), the one number that fixes a row: p_ij = exp(s_ij - lse_i)
+    lse_low      what rounding took from lse; it matters where scores are large: at 1e9 the last
+                 digit of a float32 is worth 64
     entropy      -sum p log p in nats, a learned sink being one more outcome
     max_score    the largest score, the sink left out
     mean_key     sum_j p_ij j, the expected key position; not renormalized
@@ -35,13 +38,15 @@ class Attended:
     received     (B, H, S) sum of each key's weights over the real queries, when asked for
     top_key      the key of the largest score, the lowest of equals, when asked for
 
-    Each is (B, H, T), float32 (float64 for float64), top_key int64. A row that sees nothing: out,
+    Each is (B, H, T), float32 (float64 for float64), top_key int64. Rows of padding are there like
+    all others: average with HeadStats.of, which leaves them out. A row that sees nothing: out,
     entropy, mean_key, visible and sink_mass 0, lse and max_score -inf, top_key -1; with a sink, lse
     is its logit and sink_mass 1. A row that sees a NaN or an infinity is NaN throughout.
     """
 
     out: Tensor | None
     lse: Tensor
+    lse_low: Tensor
     entropy: Tensor
     max_score: Tensor
     mean_key: Tensor
@@ -53,17 +58,25 @@ class Attended:
     received: Tensor | None = None
     top_key: Tensor | None = None
 
+    def __repr__(self) -> str:
+        """The shapes; printed numbers of a call are pages."""
+        shapes = (f"{n} {tuple(x.shape)}" for n, x in vars(self).items() if isinstance(x, Tensor))
+        return f"Attended({', '.join(shapes)}, {self.rule}, impl={self.impl!r})"
+
     @property
     def max_prob(self) -> Tensor:
-        """The largest weight of each row, the sink left out; 0 where nothing is seen."""
-        return torch.exp(self.max_score - self.lse).masked_fill(self.visible == 0, 0.0)
+        """The largest weight of each row, the sink left out; 0 where nothing is seen. A figure,
+        without a gradient."""
+        p = torch.exp(self.max_score - self.lse.detach() - self.lse_low)
+        return p.masked_fill(self.visible == 0, 0.0)
 
     @property
     def normalized_entropy(self) -> Tensor:
         """Entropy over log(number of outcomes), in 0..1; 0 where there are fewer than two."""
         outcomes = self.visible + (self.rule.sinks is not None)
         few = outcomes < 2
-        return (self.entropy / outcomes.masked_fill(few, 2).log()).masked_fill(few, 0.0)
+        share = self.entropy / outcomes.masked_fill(few, 2).log()
+        return share.clamp(max=1.0).masked_fill(few, 0.0)
 
     @property
     def effective_keys(self) -> Tensor:
@@ -86,14 +99,19 @@ def attention(
 
         p_ij = exp(s_ij - lse_i)    out_i = sum_j p_ij v_j    H_i = -sum_j p_ij log p_ij
 
+        a = attention(q, k, v, Rule(causal=True))       a.out, a.entropy, a.max_prob, ...
+
     q is (B, H, T, D), k (B, G, S, D), v (B, G, S, Dv) or None for statistics only, at half the
     work. H must be a multiple of G: query head h reads key head h // (H/G), which is not expanded.
-    3-D inputs are (H, T, D), 2-D (T, D). Any strides, any device; empty axes are fine.
+    Heads come before tokens, x.view(B, T, H, D).transpose(1, 2); 3-D inputs are (H, T, D), not
+    (B, T, d_model), and 2-D (T, D). Any strides, any device; empty axes are fine. Nothing is causal
+    unless the rule says so.
 
     Sums in float32 for float32, float16 and bfloat16, in float64 for float64; autocast is off
     inside. Differentiable, once, in q, k, v, rule.bias and rule.sinks through out, lse and entropy:
     tiles are computed again on the way back. The same input gives the same bits. It works under
-    torch.compile and breaks the graph there: the tile loop itself stays eager.
+    torch.compile and breaks the graph there, which gains nothing: torch.compiler.disable keeps the
+    compiler out. Sums over keys must fit the dtype: S |v| below 3e38.
 
     impl      "auto", or "tiled" for the tile loop in PyTorch; which one ran is in `.impl`
     received  also sum each key's weights: a second pass over the scores
@@ -107,6 +125,11 @@ def attention(
     if impl not in IMPLEMENTATIONS:
         raise ValueError(f"impl must be one of {', '.join(IMPLEMENTATIONS)}; got {impl!r}")
     rule = Rule() if rule is None else rule
+    if not isinstance(rule, Rule):
+        raise TypeError(
+            f"rule must be a Rule, such as Rule(causal=True) or Rule(mask=mask); got "
+            f"{type(rule).__name__}"
+        )
     check_inputs(q, k, v)
     with torch.autocast(q.device.type, enabled=False):
         values = None if v is None else as_four(v)
@@ -122,10 +145,12 @@ def attention(
 
 
 def output(
-    q: Tensor, k: Tensor, v: Tensor, rule: Rule | None = None, *, dropout: float = 0.0
+    q: Tensor, k: Tensor, v: Tensor | None, rule: Rule | None = None, *, dropout: float = 0.0
 ) -> Tensor:
     """The `out` of `attention`, to the bit, and no figures: for models that nobody looks at."""
     check_inputs(q, k, v)
+    if v is None:
+        raise ValueError("output needs v; attention(q, k, None) has the figures alone")
     with torch.autocast(q.device.type, enabled=False):
         rule = Rule() if rule is None else rule
         inputs, asked = _bind(as_four(q), as_four(k), as_four(v), rule, False, dropout)
@@ -133,7 +158,7 @@ def output(
     return out.reshape(*q.shape[:-2], *out.shape[2:])
 
 
-_ROWS = ("lse", "entropy", "max_score", "mean_key", "visible", "sink_mass")
+_ROWS = ("lse", "lse_low", "entropy", "max_score", "mean_key", "visible", "sink_mass")
 
 # q, k, v, rule.bias, rule.sinks: what has a gradient
 _Inputs = tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]
@@ -163,16 +188,18 @@ def _bind(
 
 def _attend(inputs: _Inputs, asked: _Asked, received: bool, top: bool) -> Attended:
     out, *rows = _Attention.apply(*inputs, asked)  # type: ignore[no-untyped-call]
-    lse, entropy, max_score, mean_key, visible = rows
+    lse, entropy, lse_low, max_score, mean_key, visible = rows
     (q, k, *_), bound = inputs, asked.bound
     with torch.no_grad():
+        logsum = LogSum(lse, lse_low)
         sink_mass = torch.zeros_like(lse)
         if bound.sinks is not None:
-            sink_mass = torch.exp(bound.sinks.to(lse)[:, None] - lse)
+            sinks = bound.sinks.to(lse)[:, None]
+            sink_mass = torch.exp(sinks - logsum.base() - lse_low)
         return Attended(
-            out, lse, entropy, max_score, mean_key, visible, sink_mass,
+            out, lse, lse_low, entropy, max_score, mean_key, visible, sink_mass,
             rule=bound.rule, n_keys=bound.S, impl="tiled",
-            received=tiled.column_sums(q, k, lse, bound) if received else None,
+            received=tiled.column_sums(q, k, logsum, bound) if received else None,
             top_key=tiled.top_keys(q, k, max_score, bound) if top else None,
         )  # fmt: skip
 
@@ -185,13 +212,17 @@ class _Attention(torch.autograd.Function):
         ctx: Any, q: Tensor, k: Tensor, v: Tensor | None, bias: Tensor | None,
         sinks: Tensor | None, asked: _Asked,
     ) -> tuple[Tensor | None, ...]:  # fmt: skip
-        rows = tiled.forward(q, k, v, asked.bound, asked.figures, asked.dropout)
+        bound = asked.bound
+        rows = tiled.forward(q, k, v, bound, asked.figures or not bound.tame, asked.dropout)
         if asked.bad is not None:
-            rows.spoil(tiled.rows_that_see(asked.bad, asked.bound))
-        ctx.save_for_backward(q, k, v, rows.out, rows.lse, rows.entropy)
+            rows.spoil(tiled.rows_that_see(asked.bad, bound))
+        if not bound.tame and rows.visible is not None:  # all that it sees fell below float32
+            rows.spoil((rows.visible > 0) & (rows.lse == -torch.inf))
+        # bias and sinks only so that a change in place is noticed
+        ctx.save_for_backward(q, k, v, bias, sinks, rows.out, rows.lse, rows.lse_low, rows.entropy)
         ctx.asked = asked
         ctx.set_materialize_grads(False)  # a gradient that is not there stays None
-        rest = rows.max_score, rows.mean_key, rows.visible
+        rest = rows.lse_low, rows.max_score, rows.mean_key, rows.visible
         ctx.mark_non_differentiable(*(x for x in rest if x is not None))
         return rows.out, rows.lse, rows.entropy, *rest
 
@@ -200,12 +231,12 @@ class _Attention(torch.autograd.Function):
     def backward(
         ctx: Any, d_out: Tensor | None, d_lse: Tensor | None, d_entropy: Tensor | None, *_: Any
     ) -> tuple[Tensor | None, ...]:
-        q, k, v, out, lse, entropy = ctx.saved_tensors
+        q, k, v, _, _, out, lse, lse_low, entropy = ctx.saved_tensors
         asked: _Asked = ctx.asked
         with torch.autocast(q.device.type, enabled=False):
             new = gradients.backward(
-                (q, k, v), (out, lse, entropy), (d_out, d_lse, d_entropy), asked.bound,
-                bias=ctx.needs_input_grad[3], dropout=asked.dropout,
+                (q, k, v), (out, LogSum(lse, lse_low), entropy), (d_out, d_lse, d_entropy),
+                asked.bound, bias=ctx.needs_input_grad[3], dropout=asked.dropout,
             )  # fmt: skip
         given = (q, k, v, asked.bound.rule.bias, asked.bound.rule.sinks)
         grads = (new.q, new.k, new.v, new.bias, new.sinks)
@@ -219,8 +250,11 @@ class _Attention(torch.autograd.Function):
 
 
 def check_inputs(q: Tensor, k: Tensor, v: Tensor | None) -> None:
-    """Raise ValueError, naming every shape, where q, k and v do not fit together."""
-    given = {"q": q, "k": k} if v is None else {"q": q, "k": k, "v": v}
+    """Raise ValueError, naming every shape, where q, k and v do not fit (TypeError: no tensors)."""
+    given: dict[str, Any] = {"q": q, "k": k} if v is None else {"q": q, "k": k, "v": v}
+    if strange := [n for n, x in given.items() if not isinstance(x, Tensor)]:
+        kinds = ", ".join(f"{name} is a {type(given[name]).__name__}" for name in strange)
+        raise TypeError(f"q, k and v must be torch tensors; {kinds}")
     seen = ", ".join(f"{name} {list(x.shape)}" for name, x in given.items())
     if q.ndim not in (2, 3, 4) or any(x.ndim != q.ndim for x in given.values()):
         raise ValueError(f"q, k and v must all be (T, D), (H, T, D) or (B, H, T, D); got {seen}")
@@ -228,8 +262,9 @@ def check_inputs(q: Tensor, k: Tensor, v: Tensor | None) -> None:
         found = {name: getattr(x, what) for name, x in given.items()}
         if len(set(found.values())) > 1:
             raise ValueError(f"q, k and v must share one {what}; got {found}")
-    if not q.is_floating_point():
-        raise ValueError(f"q, k and v must hold floats; got {q.dtype}")
+    if q.dtype not in DTYPES:
+        known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+        raise ValueError(f"q, k and v must hold floats ({known}); got {q.dtype}")
     if q.shape[-1] != k.shape[-1] or q.shape[-1] < 1:
         raise ValueError(
             f"q has head size {q.shape[-1]} and k {k.shape[-1]}: they must be equal and at least 1 "
@@ -239,7 +274,9 @@ def check_inputs(q: Tensor, k: Tensor, v: Tensor | None) -> None:
         raise ValueError(f"k and v must agree in all but the last axis; got {seen}")
     if q.ndim == 4 and q.shape[0] != k.shape[0]:
         raise ValueError(f"q has batch size {q.shape[0]} but k has {k.shape[0]} ({seen})")
-    if q.ndim > 2 and (k.shape[-3] < 1 or q.shape[-3] % k.shape[-3]):
+    if q.ndim > 2 and not k.shape[-3]:
+        raise ValueError(f"k must have at least one head; got {seen}")
+    if q.ndim > 2 and q.shape[-3] % k.shape[-3]:
         raise ValueError(
             f"k has {k.shape[-3]} heads but q has {q.shape[-3]}: query heads must be a multiple of "
             f"key heads ({seen})"

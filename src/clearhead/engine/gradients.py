@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from clearhead.bound import BoundRule
-from clearhead.engine.tiles import Chunk, Dropout, Scores, blocks, chunks
+from clearhead.engine.tiles import Chunk, Dropout, LogSum, Scores, blocks, chunks
 from clearhead.softmax import FAR, LN_2, LOG2_E
 
 
@@ -23,7 +23,7 @@ from clearhead.softmax import FAR, LN_2, LOG2_E
 class Upstream:
     """What comes back into each row; (B, H, T) each and out (B, H, T, Dv). None is zero."""
 
-    lse: Tensor  # the row's own
+    lse: LogSum  # the row's own
     out: Tensor | None  # g
     entropy: Tensor | None  # gH
     fixed: Tensor  # the same for every key of a row: g . out - gl + gH H
@@ -44,7 +44,7 @@ class Gradients:
 
 def backward(
     inputs: tuple[Tensor, Tensor, Tensor | None],
-    rows: tuple[Tensor | None, Tensor, Tensor | None],
+    rows: tuple[Tensor | None, LogSum, Tensor | None],
     upstream: tuple[Tensor | None, Tensor | None, Tensor | None],
     bound: BoundRule,
     bias: bool,
@@ -54,7 +54,8 @@ def backward(
 
     `bias` says whether the gradient of bound.rule.bias is wanted.
     """
-    (q, k, v), (out, lse, entropy), (d_out, d_lse, d_entropy) = inputs, rows, upstream
+    (q, k, v), (out, logsum, entropy), (d_out, d_lse, d_entropy) = inputs, rows, upstream
+    lse = logsum.high
     fixed = torch.zeros_like(lse)
     if d_out is not None and out is not None:
         fixed += (d_out.to(lse.dtype) * out.to(lse.dtype)).sum(dim=-1)
@@ -63,7 +64,7 @@ def backward(
     if d_entropy is not None and entropy is not None:
         fixed += d_entropy * entropy
     spoiled = bool(lse.isnan().any())
-    back = Upstream(lse, None if v is None else d_out, d_entropy, fixed, spoiled, dropout)
+    back = Upstream(logsum, None if v is None else d_out, d_entropy, fixed, spoiled, dropout)
 
     new = Gradients(
         q=torch.zeros_like(q, dtype=lse.dtype),
@@ -79,7 +80,8 @@ def backward(
             Scores(q, k, bound, chunk, rooms=3 if dropout is None else 4), v, back, chunk, new
         )
     if bound.sinks is not None:
-        log_p = bound.sinks.to(lse.dtype)[:, None] - lse  # (B, H, T)
+        log_p = bound.sinks.to(lse.dtype)[:, None] - logsum.base() - logsum.low  # (B, H, T)
+        log_p.clamp_(min=FAR)
         d = -fixed if d_entropy is None else -fixed - d_entropy * log_p
         new.sinks = (log_p.exp() * d).sum(dim=(0, 2))
     return new
@@ -91,19 +93,23 @@ def _chunk_backward(
     for i0, i1, tiles in blocks(scores.bound, chunk):
         rows = (chunk.b, chunk.h, slice(i0, i1))
         queries = scores.queries(i0, i1)
-        # The gradient of a sum is one number seen as many, and a product of such a view is slow.
-        g = None if back.out is None else scores.stacked_rows(back.out[rows]).contiguous()
         d_queries = torch.zeros_like(queries)
-        fixed = scores.stacked_rows(back.fixed[rows].unsqueeze(-1))
+        # p = r exp(s - lse.high): r goes to what comes back, which has one number a row, or Dv.
         lse = back.lse[rows]
-        lse = lse.masked_fill(lse == -torch.inf, 0.0).unsqueeze(-1)
+        r, fixed, base = torch.exp(-lse.low), back.fixed[rows], lse.base().unsqueeze(-1)
+        entropy = None if back.entropy is None else back.entropy[rows]
+        if entropy is not None:
+            fixed = fixed - entropy * lse.low
+            entropy = (entropy * r).unsqueeze(-1)
+        fixed = scores.stacked_rows((fixed * r).unsqueeze(-1))
+        g = None if back.out is None else scores.stacked_rows(back.out[rows] * r.unsqueeze(-1))
         for j0, j1 in tiles:
             keys = scores.stacked(scores.k[:, :, j0:j1])
             tile, hidden = scores.tile(queries, i0, i1, j0, j1)
-            # log2 p in place of the scores, p beside it
+            # log2 of p / r in place of the scores, p / r beside it
             log2_p = scores.by_head(tile, i1 - i0)
-            log2_p.sub_(lse).mul_(LOG2_E)
-            if hidden is not None:
+            log2_p.sub_(base).mul_(LOG2_E)
+            if hidden is not None or not scores.bound.safe:
                 log2_p.clamp_(min=FAR)
             p = torch.exp2(tile, out=scores.room(1, *tile.shape[1:]))
             if hidden is not None and back.spoiled:
@@ -124,9 +130,11 @@ def _chunk_backward(
                 d.sub_(fixed)
                 _add(new.v, chunk, j0, j1, torch.bmm(arrived.transpose(1, 2), g))
             d_scores = scores.by_head(d, i1 - i0)
-            if back.entropy is not None:
-                d_scores.addcmul_(log2_p, back.entropy[rows].unsqueeze(-1), value=-LN_2)
+            if entropy is not None:
+                d_scores.addcmul_(log2_p, entropy, value=-LN_2)
             d.mul_(p)
+            if hidden is not None and back.spoiled:
+                d_scores.masked_fill_(hidden, 0.0)
 
             if new.bias is not None:
                 where = (*rows, slice(j0, j1))
@@ -136,7 +144,8 @@ def _chunk_backward(
                 slope = torch.bmm(queries, keys.transpose(1, 2), out=p)
                 d.mul_(slope.div_(cap).tanh_().square_().neg_().add_(1.0))
             d_queries.baddbmm_(d, keys)
-            _add(new.k, chunk, j0, j1, torch.bmm(d.transpose(1, 2), queries))  # scaled already
+            whole = queries.nan_to_num(0.0) if back.spoiled else queries
+            _add(new.k, chunk, j0, j1, torch.bmm(d.transpose(1, 2), whole))  # scaled already
         new.q[rows] = scores.by_head(d_queries.mul_(scores.bound.scale), i1 - i0)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from clearhead.bound import BoundRule
-from clearhead.engine.tiles import Dropout, Scores, blocks, chunks, weights_
+from clearhead.engine.tiles import Dropout, LogSum, Scores, blocks, chunks, weights_
 from clearhead.softmax import Partial, absorb, empty, finish
 
 
@@ -22,6 +22,7 @@ class Rows:
     """
 
     lse: Tensor
+    lse_low: Tensor
     out: Tensor | None = None
     entropy: Tensor | None = None
     max_score: Tensor | None = None
@@ -47,7 +48,7 @@ def forward(
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     n_values = 0 if v is None else v.shape[-1]
-    per_row = ["lse", *(("entropy", "max_score", "mean_key") if figures else ())]
+    per_row = ["lse", "lse_low", *(("entropy", "max_score", "mean_key") if figures else ())]
     result = {name: q.new_empty((bound.B, bound.H, bound.T), dtype=dtype) for name in per_row}
     visible = torch.empty_like(result["lse"]) if figures else None
     if v is not None:
@@ -71,7 +72,8 @@ def forward(
                     part, tile,
                     positions=positions[j0:j1] if figures else None,
                     values=None if values is None else scores.stacked(values[:, :, j0:j1]),
-                    masked=hidden is not None, room=scores.room(1, *shape), kept=kept,
+                    masked=hidden is not None or not bound.safe,
+                    room=scores.room(1, *shape), kept=kept,
                 )  # fmt: skip
                 if figures:
                     seen = seen + (j1 - j0 if hidden is None else (~hidden).sum(dim=-1))
@@ -92,10 +94,10 @@ def shaped(part: Partial, scores: Scores, n_rows: int) -> Partial:
     return Partial(m, l, u, c, o)
 
 
-def column_sums(q: Tensor, k: Tensor, lse: Tensor, bound: BoundRule) -> Tensor:
+def column_sums(q: Tensor, k: Tensor, lse: LogSum, bound: BoundRule) -> Tensor:
     """sum_i p_ij over the real queries: what each key receives, (B, H, S). A second pass."""
-    received = lse.new_zeros((bound.B, bound.H, bound.S))
-    real = bound.rule.query_mask
+    received = lse.high.new_zeros((bound.B, bound.H, bound.S))
+    real = bound.query_mask
     for chunk in chunks(bound):
         scores = Scores(q, k, bound, chunk)
         mine = received[chunk.b, chunk.h]

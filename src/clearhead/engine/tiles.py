@@ -5,6 +5,7 @@ Every weight that clearhead computes outside of scratch.py comes out of `Scores.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -104,7 +105,8 @@ class Scores:
 
     def stacked_rows(self, per_row: Tensor) -> Tensor:
         """(b, h, rows, n) as (b * g, group * rows, n)."""
-        return per_row.to(self.dtype).reshape(self.n, -1, per_row.shape[-1])
+        n_rows = per_row.shape[0] * per_row.shape[1] * per_row.shape[2] // max(self.n, 1)
+        return per_row.to(self.dtype).reshape(self.n, n_rows, per_row.shape[-1])
 
     def stacked(self, per_key: Tensor) -> Tensor:
         """Keys or values (b, g, keys, D) as (b * g, keys, D): a view where the layout allows it."""
@@ -140,7 +142,27 @@ class Scores:
         return self._space[which, :size].view(self.n, n_rows, n_keys)
 
 
-def weights_(scores: Tensor, lse: Tensor, hidden: Tensor | None) -> Tensor:
+@dataclass(frozen=True, eq=False)
+class LogSum:
+    """The lse of rows in two parts, high + low: where scores are large, float32 rounds it coarsely.
+
+    low is 0 where only a rounded lse is known; then weights are off by |lse| 6e-8 of themselves.
+    """
+
+    high: Tensor
+    low: Tensor
+
+    def __getitem__(self, where: Any) -> "LogSum":
+        return LogSum(self.high[where], self.low[where])
+
+    def base(self) -> Tensor:
+        """high, with 0 for rows that see nothing."""
+        return self.high.masked_fill(self.high == -torch.inf, 0.0)
+
+
+def weights_(scores: Tensor, lse: LogSum, hidden: Tensor | None) -> Tensor:
     """p = exp(s - lse) in place of the scores; lse has one axis less. Rows of lse -inf give 0."""
-    p = scores.sub_(lse.masked_fill(lse == -torch.inf, 0.0).unsqueeze(-1)).mul_(LOG2_E).exp2_()
+    scores.sub_(lse.base().unsqueeze(-1))
+    low = (lse.low * -LOG2_E).unsqueeze(-1)
+    p = torch.addcmul(low, scores, low.new_tensor(LOG2_E), out=scores).exp2_()
     return p if hidden is None else p.masked_fill_(hidden, 0.0)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 Record = Mapping[str, Any]
 
+BUSY = 2.5  # how far a median is from the least of its rounds where something else was running
+
 # Who is drawn, by the beginning of the name in a record, and under which short name.
 _CURVES = (
     ("ours, all", "ours, all diagnostics", BLUE),
@@ -71,6 +73,12 @@ def bench_table(run: Record, settings: Record, gemm_size: int) -> list[str]:
             f"    {row['name']:<24}{row['median'] * 1e3:>11,.2f}{row['min'] * 1e3:>11,.2f}"
             f"{row['ratio']:>8,.2f}x{row['gemm_share']:>8.0%}{row['extra_bytes'] / 1e6:>12,.2f}"
             f"{row['returned_bytes'] / 1e6:>12,.2f}"
+        )
+    apart = [row["median"] / row["min"] for row in run["contenders"] if row["skipped"] is None]
+    if max(apart) > BUSY:
+        lines.append(
+            f"  The machine was busy: a median is {max(apart):.0f} times its least. Close other "
+            "programs, or take --threads 1."
         )
     return lines
 
