@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from clearhead.config import Rotary as Rotary
     from clearhead.engine import Attended as Attended
     from clearhead.engine import attention as attention
+    from clearhead.gpt import GPTConfig as GPTConfig
+    from clearhead.gpt import TinyGPT as TinyGPT
     from clearhead.map import AttentionMap as AttentionMap
     from clearhead.nn import AttentionOutput as AttentionOutput
     from clearhead.nn import MultiHeadAttention as MultiHeadAttention
@@ -29,11 +31,13 @@ __all__ = [
     "AttentionConfig",
     "AttentionMap",
     "AttentionOutput",
+    "GPTConfig",
     "HeadStats",
     "KVCache",
     "MultiHeadAttention",
     "Rotary",
     "Rule",
+    "TinyGPT",
     "__version__",
     "attention",
     "scratch",
@@ -44,11 +48,13 @@ _HOME = {
     "AttentionConfig": "config",
     "AttentionMap": "map",
     "AttentionOutput": "nn",
+    "GPTConfig": "gpt",
     "HeadStats": "stats",
     "KVCache": "cache",
     "MultiHeadAttention": "nn",
     "Rotary": "config",
     "Rule": "rule",
+    "TinyGPT": "gpt",
     "attention": "engine",
 }
 

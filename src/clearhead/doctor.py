@@ -49,6 +49,8 @@ PACKAGES = (
     Package("numpy", "everything but this verb", needed=True),
     Package("matplotlib", "pictures", needed=True),
     Package("rich", "colors and progress bars"),
+    Package("safetensors", "train: models on the disk"),
+    Package("tokenizers", "train: texts as tokens"),
     Package("pytest", "make test", remedy=_WITH_TESTS),
     Package("pytest-xdist", "make test", module="xdist", remedy=_WITH_TESTS),
     Package("hypothesis", "make test", remedy=_WITH_TESTS),

@@ -143,4 +143,5 @@ def end_labels(ax: Axes, x: float, ends: Sequence[tuple[float, str, str]]) -> No
         ax.annotate(
             text, (x, y), (8, (to - middle - at) * 72 / DPI), textcoords="offset points",
             color=color, size=9, va="center", annotation_clip=False,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
         )  # fmt: skip

@@ -8,7 +8,7 @@ import itertools
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
@@ -115,6 +115,23 @@ class Terminal:
         from rich.progress import track
 
         return track(items, label, total, console=self._watched, transient=True)
+
+    @contextmanager
+    def screen(self) -> Iterator[Callable[[Iterable[str]], None] | None]:
+        """A function that shows lines in place of those before, or None where nobody can watch."""
+        if self._colored is None:
+            yield None
+            return
+        from rich.live import Live
+        from rich.text import Text
+
+        with Live(console=self._colored, auto_refresh=False, vertical_overflow="crop") as live:
+
+            def show(lines: Iterable[str]) -> None:
+                text = "\n".join(_spelled(line, self.out) for line in lines)
+                live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
+
+            yield show
 
 
 def silence(stream: TextIO) -> None:

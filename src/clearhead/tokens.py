@@ -1,0 +1,66 @@
+"""Text as tokens: a byte-level BPE, so that any UTF-8 comes back as it was.
+
+The pieces are learned by the `tokenizers` library, whose file format (tokenizer.json) this is.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import tokenizers
+
+BYTES = 256  # the smallest vocabulary: every byte is a token
+
+
+class Tokenizer:
+    """A byte-level BPE. Every text has tokens, and they spell exactly that text."""
+
+    def __init__(self, inner: "tokenizers.Tokenizer") -> None:
+        self._inner = inner
+
+    @classmethod
+    def train(cls, texts: Iterable[str], vocab_size: int) -> "Tokenizer":
+        """Learn the pieces that occur most. A short text yields fewer than vocab_size of them."""
+        import tokenizers
+        from tokenizers import decoders, models, pre_tokenizers, trainers
+
+        if vocab_size < BYTES:
+            raise ValueError(f"vocab_size must be at least {BYTES}, the bytes; got {vocab_size}")
+        inner = tokenizers.Tokenizer(models.BPE())
+        inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        inner.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=vocab_size, show_progress=False,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        )  # fmt: skip
+        inner.train_from_iterator(texts, trainer)
+        return cls(inner)
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self._inner.get_vocab_size())
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text."""
+        return list(self._inner.encode(text, add_special_tokens=False).ids)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of tokens; a character cut in two comes out as the replacement character."""
+        return str(self._inner.decode(list(tokens), skip_special_tokens=False))
+
+    def pieces(self, tokens: Sequence[int]) -> list[str]:
+        """Each token as text of its own, for labels."""
+        return [self.decode([token]) for token in tokens]
+
+    def to_json(self) -> str:
+        return str(self._inner.to_str(pretty=False))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Tokenizer":
+        """Raises ValueError for what is no tokenizer.json."""
+        import tokenizers
+
+        try:
+            return cls(tokenizers.Tokenizer.from_str(text))
+        except Exception as error:  # the library raises nothing narrower
+            raise ValueError(f"this is no tokenizer.json: {error}") from error
