@@ -36,10 +36,10 @@ ROOT = Path(__file__).resolve().parent.parent
 STAMP = "clearhead-setup.json"
 LOG = "clearhead-setup.log"
 
-# Measured (Linux, x86-64): the wheels of constraints.txt are 246 MB, 192 of them torch for the CPU.
+# Measured (Linux, x86-64): the wheels that run it are 256 MB, 192 of them torch for the CPU.
 # PyPI's torch for Linux is 527 MB and needs 2.2 GB of CUDA libraries and 0.2 GB of triton besides.
 SIZE = """\
-setup: downloads about 250 MB with a CPU build of torch, about 3 GB with the CUDA build that PyPI
+setup: downloads about 260 MB with a CPU build of torch, about 3 GB with the CUDA build that PyPI
 setup: has for Linux (less what pip has kept). pip's own settings choose: for the small one, name an
 setup: index of PyTorch's CPU builds in PIP_EXTRA_INDEX_URL."""
 SIZE_OF_DEV = "adding the tools for tests and lint (about 70 MB)"

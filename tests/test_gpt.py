@@ -268,7 +268,8 @@ def test_the_config_is_strict_json(tmp_path):
     "text",
     [
         "", " ", "\r\n\t  \n\n", "The cat sat.", "naïve Straße 東京 🙂",
-        "\U0001f469\u200d\U0001f467", "\x00\x1b[31m\u202e\ufeff", "  two  spaces   three ", "e\u0301 vs é", "a" * 5000,
+        "\U0001f469\u200d\U0001f467", "\x00\x1b[31m\u202e\ufeff",
+        "  two  spaces   three ", "e\u0301 vs é", "a" * 5000,
     ],
 )  # fmt: skip
 def test_any_text_comes_back_as_it_was(tokenizer, text):
