@@ -9,7 +9,7 @@ import math
 import pytest
 import torch
 
-from clearhead import Rule, attention
+from clearhead import AttentionMap, Rule, attention
 from clearhead.engine import tiles
 
 LN = {n: math.log(n) for n in range(1, 10)}
@@ -183,6 +183,9 @@ def test_window_edge_in_a_cache(S, visible):
     a = equal_scores(1, S, v=torch.arange(S), rule=Rule(causal=True, window=4))
     check(a.entropy, [LN[visible]])
     check(a.mean_key, [S - 1 - (visible - 1) / 2])  # the last keys, 1..4 of 0..4
+    row = AttentionMap(torch.zeros(1, 1), torch.zeros(S, 1), a.rule)[0]
+    assert row.nonzero()[:, 0].tolist() == list(range(S - visible, S))
+    check(row[S - visible :], [1 / visible] * visible)
 
 
 def test_packed_documents():
@@ -234,6 +237,7 @@ def test_cancellation_across_tiles(monkeypatch):
 def test_half_precision_over_a_thousand_keys(dtype):
     entropy = equal_scores(1, 1000, dtype=dtype).entropy.item()
     assert entropy == pytest.approx(6.907755, abs=1e-5)
+    assert entropy <= torch.tensor(1000.0).log().item()
 
 
 def test_base_of_lse():
