@@ -133,6 +133,8 @@ def test_sampling_follows_the_probabilities_and_their_cuts():
     assert set(drawn(top_k=3).nonzero()[:, 0].tolist()) == set(order[:3].tolist())
     n_kept = int((ordered.cumsum(0) - ordered < 0.5).sum())
     assert set(drawn(top_p=0.5).nonzero()[:, 0].tolist()) == set(order[:n_kept].tolist())
+    assert model.generate(prompt, 1, temperature=1e-40, seed=0)[0, -1] == order[0]
+    assert model.generate(prompt, 1, top_p=1e-300, seed=0)[0, -1] == order[0]
     hot = drawn(temperature=100.0)
     assert (hot - 1 / 31).abs().max() < 0.03
 
@@ -172,6 +174,9 @@ def test_writing_leaves_training_mode_as_it_was():
         (lambda m: m.generate(some(), -1), "n_new must be at least 0; got -1"),
         (lambda m: GPTConfig(0), "vocab_size must be at least 1; got 0"),
         (lambda m: GPTConfig(5, d_ff=0), "d_ff must be at least 1; got 0"),
+        (lambda m: GPTConfig(5, n_layers=2.5), "n_layers must be a whole number; got 2.5"),
+        (lambda m: GPTConfig(5, rotary_base=math.nan), "rotary_base must be above 0 and finite"),
+        (lambda m: GPTConfig(5, dropout="a"), "dropout must be a number; got 'a'"),
         (
             lambda m: TinyGPT(GPTConfig(5), Tokenizer.train([TEXT], 300)),
             "tokens and the config says 5",
@@ -278,6 +283,13 @@ def test_any_text_comes_back_as_it_was(tokenizer, text):
     again = Tokenizer.from_json(tokenizer.to_json())
     assert again.encode(text) == tokens
     assert all(0 <= token < tokenizer.vocab_size for token in tokens)
+
+
+def test_a_text_of_one_word_is_learned_in_time_and_not_as_one_token():
+    for text in ("ab" * 100_000, "\x00" * 20_000):
+        learned = Tokenizer.train([text], 400)
+        assert learned.decode(tokens := learned.encode(text)) == text
+        assert len(tokens) >= len(text) / 32
 
 
 def test_it_learns_pieces_that_occur(tokenizer):

@@ -240,14 +240,16 @@ def text(tmp_path) -> Path:
 LONG = replace(SMALL, steps=400)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["killed", "interrupted"])
+@pytest.mark.parametrize(
+    "how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM], ids=["killed", "interrupted", "ended"]
+)
 def test_a_process_that_was_stopped_goes_on_to_the_same_losses(tmp_path, text, how):
     folder = tmp_path / "out"
     process = started(command(folder, "--text", str(text), *options_of(LONG)), tmp_path)
     process.send_signal(how)
     said, complained = process.communicate(timeout=60)
     assert TinyGPT.load(folder).n_parameters > 0  # the last good one
-    if how == signal.SIGINT:
+    if how != signal.SIGKILL:
         assert process.returncode == 130
         assert "kept in" in said
         assert complained.strip() == "clearhead train: interrupted"
@@ -329,6 +331,9 @@ def test_a_dry_run_says_what_it_would_take_and_writes_nothing(tmp_path, text, ca
         (b"x " * 999, ["--vocab-size", "100"], "vocab_size must be at least 256"),
         (b"x " * 999, ["--learning-rate", "nan"], "learning_rate must be above 0; got nan"),
         (b"x " * 999, ["--dropout", "1"], "dropout must be at least 0 and below 1"),
+        (b"x " * 999, ["--context", "3"], "context must be at least 4"),
+        (b"x " * 999, ["--rotary-base", "nan"], "rotary_base must be above 0 and finite; got nan"),
+        (b"x " * 999, ["--seed", "-1"], "seed must be from 0 to 2^63 - 1; got -1"),
         (b"x " * 999, ["--resume"], "there is no training to resume in"),
         (b"x " * 999, ["--recipe", "induction"], "not allowed with argument"),
     ],
@@ -357,10 +362,45 @@ def test_other_mistakes(tmp_path, text, capsys):
 
 def test_a_gradient_that_is_not_finite_stops_before_it_does_harm(tmp_path):
     begun = Training.begin(replace(SMALL, steps=90, learning_rate=1e38, warmup=0), None)
-    with pytest.raises(ArithmeticError, match="no longer finite at step 2: lower the learning"):
+    with pytest.raises(ArithmeticError, match="no longer finite at step 2: begin anew"):
         list(train_run(begun, tmp_path))
     assert checkpoint.read_said(tmp_path / checkpoint.CHECKPOINT)["step"] == 0
     assert all(weight.isfinite().all() for weight in TinyGPT.load(tmp_path).parameters())
+
+
+@pytest.mark.parametrize("where", ["in the step", "before its records"])
+def test_what_breaks_off_in_the_middle_of_a_step_keeps_none_of_it(tmp_path, monkeypatch, where):
+    want = whole(SMALL, tmp_path / "whole")
+    begun, folder = Training.begin(SMALL, TEXT), tmp_path / "parts"
+    if where == "in the step":
+        step = begun.optimizer.step
+
+        def broken(*_: object) -> None:
+            step()
+            if begun.step == 19:  # the weights are those of step 20 and nothing else is
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(begun.optimizer, "step", broken)
+    else:
+        append = checkpoint.append_lines
+
+        def full(path: Path, records: list) -> None:
+            if records[0]["step"] >= 20:
+                raise OSError(28, "No space left on device")
+            append(path, records)
+
+        monkeypatch.setattr(checkpoint, "append_lines", full)
+    with pytest.raises((KeyboardInterrupt, OSError)):
+        list(train_run(begun, folder))
+    monkeypatch.undo()
+    list(train_run(Training.resume(folder, TEXT), folder))
+    assert lines(folder) == want
+
+
+def test_what_a_killed_save_left_behind_is_cleared_away(tmp_path):
+    (tmp_path / ".model.safetensors.1-ab.part").write_bytes(b"half")
+    whole(replace(SMALL, steps=1), tmp_path)
+    assert not list(tmp_path.glob(".*.part"))
 
 
 def test_a_last_line_that_was_cut_off_is_left_out(tmp_path):
@@ -387,7 +427,12 @@ def test_the_line_the_screen_and_the_picture(trained):
     figure = training_figure(records)
     titles = [ax.get_title(loc="left") for ax in figure.axes]
     assert titles[0] == "1  loss, nats a token"
-    assert [len(ax.lines) for ax in figure.axes] == [3, 2, 4, 4]
+    assert [len(ax.lines) for ax in figure.axes] == [
+        3,
+        2,
+        5,
+        4,
+    ]  # the dashed line of a perfect head
     with pytest.raises(ValueError, match="two looks at the heads or more; got 0"):
         training_figure([])
 

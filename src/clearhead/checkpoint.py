@@ -6,6 +6,8 @@ metrics.jsonl           one line a measurement: strict JSON
 
 import json
 import os
+import signal
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,6 +40,34 @@ def alone(folder: Path) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def heard_later() -> Iterator[threading.Event]:
+    """An event that Ctrl-C or SIGTERM sets, instead of breaking off in the middle of something.
+
+    The second one is what it always is. Outside of the main thread nothing changes.
+    """
+    pressed = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield pressed
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def give_back() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def press(*_: object) -> None:
+        pressed.set()
+        give_back()
+
+    for number in before:
+        signal.signal(number, press)
+    try:
+        yield pressed
+    finally:
+        give_back()
+
+
 def pack(model: nn.Module, optimizer: torch.optim.Optimizer, said: Mapping[str, Any]) -> bytes:
     """A checkpoint as a file: model.*, m.* and v.* (AdamW's moments) of each parameter."""
     from safetensors.torch import save
@@ -59,9 +89,10 @@ def read_said(path: Path) -> dict[str, Any]:
     try:
         with safe_open(path, "pt") as file:
             said = json.loads((file.metadata() or {})["training"])
-    except (SafetensorError, KeyError, ValueError) as error:
+    except (SafetensorError, KeyError, ValueError, OSError) as error:
         raise ValueError(f"{path} is no checkpoint of a training: {error}") from error
-    assert isinstance(said, dict)
+    if not isinstance(said, dict) or "step" not in said:
+        raise ValueError(f"{path} is no checkpoint of a training")
     return said
 
 
@@ -92,14 +123,17 @@ def append_lines(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The records of a file of lines; a last line that was cut off is left out."""
+    """The records of a file of lines, up to one that is none: the last, if it was cut off."""
     records = []
     if path.exists():
-        for line in path.read_text("ascii").splitlines():
+        for line in path.read_text("ascii", "replace").splitlines():
             try:
-                records.append(json.loads(line))
+                record = json.loads(line)
             except ValueError:
                 break
+            if not isinstance(record, dict) or "step" not in record:
+                break
+            records.append(record)
     return records
 
 

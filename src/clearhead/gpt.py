@@ -21,6 +21,7 @@ from torch.nn import functional as F
 
 from clearhead.cache import KVCache
 from clearhead.config import AttentionConfig, Rotary
+from clearhead.engine import DTYPES
 from clearhead.files import json_text, make_directory, write_files
 from clearhead.nn import AttentionOutput, MultiHeadAttention
 from clearhead.rule import shape_of
@@ -46,11 +47,20 @@ class GPTConfig:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "context", "n_layers", "d_model", "n_heads"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}")
-        if self.d_ff is not None and self.d_ff < 1:
-            raise ValueError(f"d_ff must be at least 1; got {self.d_ff}")
+        sizes = ("vocab_size", "context", "n_layers", "d_model", "n_heads")
+        for name in (*sizes, "n_kv_heads", "d_ff"):
+            value = getattr(self, name)
+            if value is None and name not in sizes:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise ValueError(f"{name} must be a whole number; got {value!r}")
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1; got {value}")
+        for name in ("rotary_base", "dropout"):
+            if not isinstance(getattr(self, name), int | float):
+                raise ValueError(f"{name} must be a number; got {getattr(self, name)!r}")
+        if not 0 < self.rotary_base < math.inf:
+            raise ValueError(f"rotary_base must be above 0 and finite; got {self.rotary_base}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +134,7 @@ class TinyGPT(nn.Module):
         flat = tokens.ndim == 1
         tokens = tokens[None] if flat else tokens
         self._check(tokens, 0 if caches is None else caches[0].length)
-        x = self.embedding(tokens)  # (B, T, d_model)
+        x = self.embedding(tokens.long())  # (B, T, d_model)
         layers = []
         for n, block in enumerate(self.blocks):
             x, seen = block(x, None if caches is None else caches[n], need)
@@ -183,7 +193,15 @@ class TinyGPT(nn.Module):
             )
         stream = None if seed is None else torch.Generator(tokens.device).manual_seed(seed)
         training = self.training
-        self.eval()
+        try:
+            return self.eval()._write(tokens, n_new, slide, (temperature, top_k, top_p, stream))[
+                0 if flat else slice(None)
+            ]
+        finally:
+            self.train(training)
+
+    def _write(self, tokens: Tensor, n_new: int, slide: bool, how: "_How") -> Tensor:
+        context = self.config.context
         caches: list[KVCache] = []
         fed = tokens[:, -context:]
         for _ in range(n_new):
@@ -193,10 +211,9 @@ class TinyGPT(nn.Module):
                 caches, fed = [], tokens[:, -max(1, context // 2) :]
             caches = caches or [KVCache() for _ in self.blocks]
             logits = self(fed, caches).logits[:, -1]  # (B, V)
-            fed = _pick(logits.float(), temperature, top_k, top_p, stream)
+            fed = _pick(logits.float(), *how)
             tokens = torch.cat([tokens, fed], dim=1)
-        self.train(training)
-        return tokens[0] if flat else tokens
+        return tokens
 
     # On the disk ----------------------------------------------------------------------------------
 
@@ -246,6 +263,9 @@ class TinyGPT(nn.Module):
         return model.eval()
 
 
+_How = tuple[float, int | None, float | None, torch.Generator | None]
+
+
 def _pick(
     logits: Tensor, temperature: float, top_k: int | None, top_p: float | None,
     stream: torch.Generator | None,
@@ -253,12 +273,14 @@ def _pick(
     """One token for each row of (B, V) logits, (B, 1)."""
     if temperature == 0:
         return logits.argmax(dim=-1, keepdim=True)
-    ordered, order = (logits / temperature).sort(dim=-1, descending=True, stable=True)
+    ordered, order = logits.sort(dim=-1, descending=True, stable=True)
+    ordered = (ordered - ordered[:, :1]) / max(temperature, 1e-6)
     if top_k is not None:
         ordered[:, top_k:] = -math.inf
     p = ordered.softmax(dim=-1)
     if top_p is not None:  # a token is kept while those before it do not reach p
-        p = p.masked_fill(p.cumsum(dim=-1) - p >= top_p, 0.0)
+        late = p.cumsum(dim=-1) - p >= top_p
+        p = p.masked_fill(late.index_fill(-1, late.new_zeros(1, dtype=torch.int64), False), 0.0)
     return order.gather(-1, torch.multinomial(p, 1, generator=stream))
 
 
@@ -280,7 +302,7 @@ def _check_sampling(
 def _read_config(path: Path) -> GPTConfig:
     try:
         said = json.loads(path.read_text("utf-8"))
-    except ValueError as error:  # bad JSON, bad UTF-8
+    except (ValueError, RecursionError) as error:  # bad JSON, bad UTF-8
         raise ValueError(f"{path} is not JSON: {error}") from error
     if not isinstance(said, dict) or said.pop("format", None) != FORMAT:
         raise ValueError(f"{path} is not the config of a {FORMAT}")
@@ -297,6 +319,7 @@ def _read_config(path: Path) -> GPTConfig:
 
 def _check_weights(path: Path, weights: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
     wrong = [f"{name} is missing" for name in sorted(set(own) - set(weights))]
+    wrong += [f"{name} holds no floats" for name, x in weights.items() if x.dtype not in DTYPES]
     wrong += [f"{name} is unknown" for name in sorted(set(weights) - set(own))]
     wrong += [
         f"{name} is {shape_of(weights[name])}, not {shape_of(own[name])}"

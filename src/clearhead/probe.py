@@ -24,7 +24,8 @@ class HeadProbe:
     """Scores of one head: mean weights over all queries, and its normalized entropy, all in 0..1.
 
     induction   on the key that followed the query's token one period ago; at most 1 - 1/REPEATS,
-                since the first block has nothing to look back to
+                since the first block has nothing to look back to. What lies on older repeats does
+                not count: a head that spreads over all of them scores less
     previous    on the key before the query's own
     entropy     normalized by the log of the number of keys seen
     """
@@ -65,8 +66,12 @@ def probe_heads(model: TinyGPT, seed: int = 0) -> list[HeadProbe]:
     tokens = repeated_tokens(model.config.vocab_size, period, seed=seed).to(device)
     training = model.training
     model.eval()
+    try:
+        layers = model(tokens, need="map").layers
+    finally:
+        model.train(training)
     found = []
-    for n, layer in enumerate(model(tokens, need="map").layers):
+    for n, layer in enumerate(layers):
         seen, figures = layer.map, layer.attended
         assert isinstance(seen, AttentionMap)
         assert figures is not None
@@ -77,5 +82,4 @@ def probe_heads(model: TinyGPT, seed: int = 0) -> list[HeadProbe]:
         )
         for head, scores in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
             found.append(HeadProbe(n, head, *scores))
-    model.train(training)
     return found

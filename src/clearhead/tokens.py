@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     import tokenizers
 
 BYTES = 256  # the smallest vocabulary: every byte is a token
+LONGEST = 32  # characters of a token
+PIECE = 1000  # characters of text that are learned from at once
 
 
 class Tokenizer:
@@ -31,9 +33,11 @@ class Tokenizer:
         inner.decoder = decoders.ByteLevel()
         trainer = trainers.BpeTrainer(
             vocab_size=vocab_size, show_progress=False,
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), max_token_length=LONGEST,
         )  # fmt: skip
-        inner.train_from_iterator(texts, trainer)
+        # The time of a word grows with the square of its length, and a text may be one word.
+        pieces = (text[i : i + PIECE] for text in texts for i in range(0, len(text), PIECE))
+        inner.train_from_iterator(pieces, trainer)
         return cls(inner)
 
     @property

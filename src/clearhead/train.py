@@ -6,11 +6,9 @@ at any moment therefore goes on to the very losses that it would have had.
 
 import hashlib
 import math
-import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,7 @@ from clearhead import checkpoint
 from clearhead.corpus import Corpus, batch, windows
 from clearhead.files import make_directory, write_files
 from clearhead.gpt import GPTConfig, TinyGPT
-from clearhead.probe import probe_heads
+from clearhead.probe import REPEATS, probe_heads
 from clearhead.tokens import Tokenizer
 
 LOOKS = 30  # moments at which the heads are probed
@@ -59,6 +57,13 @@ class Settings:
                 raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}")
         if self.vocab_size < 2:
             raise ValueError(f"vocab_size must be at least 2; got {self.vocab_size}")
+        if self.context < REPEATS:
+            raise ValueError(
+                f"context must be at least {REPEATS}, for its heads to be measured; got "
+                f"{self.context}"
+            )
+        if not 0 <= self.seed < 1 << 63:
+            raise ValueError(f"seed must be from 0 to 2^63 - 1; got {self.seed}")
         if not 0 <= self.repeats <= 1:
             raise ValueError(f"repeats must be in 0..1, a share of the rows; got {self.repeats}")
         if not 0 < self.held < 1:
@@ -84,6 +89,7 @@ class Training:
     step: int = 0
     seconds: float = 0.0
     sums: dict[str, list[float]] = field(default_factory=dict)  # losses since the last line
+    whole: bool = True  # whether no step is half done, nor done and its records not on the disk
     optimizer: torch.optim.AdamW = field(init=False)
 
     def __post_init__(self) -> None:
@@ -105,7 +111,8 @@ class Training:
         if text is None:
             corpus = Corpus.nothing(settings.vocab_size)
         else:
-            tokenizer = Tokenizer.train(_lines(text), settings.vocab_size)
+            learned = text[: round(len(text) * (1 - settings.held))]  # not what is held back
+            tokenizer = Tokenizer.train(_lines(learned), settings.vocab_size)
             corpus = Corpus.of(text, tokenizer, settings.context, settings.held)
         new = cls._fresh(settings, corpus, tokenizer, _hash(text))
         new.source = source
@@ -121,7 +128,10 @@ class Training:
         said = checkpoint.read_said(path)
         if said["text"] != _hash(text):
             raise ValueError("the text is not the one that this training began with")
-        settings = Settings(**said["settings"])
+        try:
+            settings = Settings(**said["settings"])
+        except TypeError as error:
+            raise ValueError(f"{path} is of another clearhead: {error}") from error
         tokenizer = None
         if text is None:
             corpus = Corpus.nothing(settings.vocab_size)
@@ -163,6 +173,7 @@ class Training:
         if self.step == 0:
             yield [self._look()]
         while self.step < s.steps and not (stop and stop.is_set()):
+            self.whole = False
             gradient = self._one_step()
             self.step += 1
             self.seconds = time.monotonic() - began
@@ -174,6 +185,7 @@ class Training:
                 records.append(self._look())
             if records:
                 yield records
+            self.whole = True
 
     def _one_step(self) -> float:
         s = self.settings
@@ -185,7 +197,7 @@ class Training:
         self.optimizer.zero_grad(set_to_none=True)
         with torch.random.fork_rng(enabled=s.dropout > 0):
             if s.dropout > 0:
-                torch.manual_seed(s.seed * 1_000_003 + self.step)
+                torch.manual_seed((s.seed * 1_000_003 + self.step) % (1 << 63))
             for part in range(s.accumulate):
                 rows = batch(
                     self.corpus, self.step * s.accumulate + part, s.batch, repeated, s.context,
@@ -203,8 +215,8 @@ class Training:
     def _check(self, value: float, what: str) -> None:
         if not math.isfinite(value):
             raise ArithmeticError(
-                f"the {what} is no longer finite at step {self.step + 1}: lower the learning rate "
-                f"({self.settings.learning_rate:g}); the last checkpoint is of before"
+                f"the {what} is no longer finite at step {self.step + 1}: begin anew, in another "
+                f"place, with a learning rate below {self.settings.learning_rate:g}"
             )
 
     def rate(self, step: int) -> float:
@@ -284,48 +296,25 @@ def run(training: Training, folder: Path) -> Iterator[Record]:
     """
     make_directory(folder)
     lines = folder / checkpoint.METRICS
-    with checkpoint.alone(folder), _heard_later() as stop:
+    with checkpoint.alone(folder), checkpoint.heard_later() as stop:
+        for part in folder.glob(".*.part"):  # of a save that was killed
+            part.unlink(missing_ok=True)
         checkpoint.rewind(lines, training.step if training.step else -1)
         training.keep(folder)
         kept_step, kept_at = training.step, time.monotonic()
         try:
             for records in training.steps(stop):
                 checkpoint.append_lines(lines, records)
+                training.whole = True
                 yield from records
                 if time.monotonic() - kept_at > KEEP_EVERY:
                     training.keep(folder)
                     kept_step, kept_at = training.step, time.monotonic()
-        except ArithmeticError:
-            kept_step = training.step  # nothing of what came of it is kept
-            raise
         finally:
-            if training.step != kept_step:
+            if training.whole and training.step != kept_step:
                 training.keep(folder)
         if stop.is_set():
             raise KeyboardInterrupt
-
-
-@contextmanager
-def _heard_later() -> Iterator[threading.Event]:
-    """An event that is set by Ctrl-C, instead of an exception in the middle of something.
-
-    The second Ctrl-C is what it always is. Outside of the main thread nothing changes.
-    """
-    pressed = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield pressed
-        return
-    before = signal.getsignal(signal.SIGINT)
-
-    def press(*_: object) -> None:
-        pressed.set()
-        signal.signal(signal.SIGINT, before)
-
-    signal.signal(signal.SIGINT, press)
-    try:
-        yield pressed
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _row_losses(model: TinyGPT, rows: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """The verb train: from a text, or from nothing but repetition, to a small model and its course."""
 
-import resource
 import statistics
+import sys
 import time
 from pathlib import Path
 
@@ -46,8 +46,7 @@ def prepare(
     if resume:
         source_of(folder)  # is there one?
         return Training.resume(folder, text)
-    if path.exists():
-        step = checkpoint.read_said(path)["step"]
+    if path.exists() and (step := checkpoint.read_said(path)["step"]):  # at step 0 it is no loss
         raise ValueError(
             f"{folder} holds a training at step {step}: --resume goes on with it, another --out "
             "leaves it alone"
@@ -80,8 +79,13 @@ def plan(training: Training, terminal: Terminal) -> None:
 
 
 def _peak_memory() -> int:
-    """Bytes of this process at its largest."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """Bytes of this process at its largest; 0 where the system does not say."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def train(training: Training, folder: Path, terminal: Terminal) -> None:
@@ -98,7 +102,7 @@ def train(training: Training, folder: Path, terminal: Terminal) -> None:
             for record in run(training, folder):
                 records.append(record)
                 if show is not None:
-                    show(training_screen(records, steps))
+                    show(training_screen(records, steps, terminal.width))
                 elif record["kind"] == "look":
                     terminal.line(training_line(records, steps))
     except KeyboardInterrupt:

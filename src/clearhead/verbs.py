@@ -181,7 +181,11 @@ def _train(arguments: argparse.Namespace) -> int:
     if arguments.resume and source is None:
         with _mistakes():
             source = training.source_of(arguments.out)
+        if source == "-":
+            raise Mistake("the text came from standard input: give it again, --text -")
     text = None if source is None else _read_file(source, _LONGEST_CORPUS)
+    if source not in (None, "-"):
+        source = str(Path(source).resolve())
     base = training.INDUCTION if arguments.recipe else Settings()
     given = {name: getattr(arguments, name) for name in vars(base)}
     chosen = {name: value for name, value in given.items() if value is not None}
@@ -190,16 +194,15 @@ def _train(arguments: argparse.Namespace) -> int:
         raise Mistake(f"{names} cannot change on the way: --resume takes --out and --text alone")
     with _mistakes():
         begun = training.prepare(
-            arguments.out, text, source and str(Path(source).resolve()),
-            replace(base, **chosen), resume=arguments.resume,
+            arguments.out, text, source, replace(base, **chosen), resume=arguments.resume
         )  # fmt: skip
-    if arguments.dry_run:
-        training.plan(begun, Terminal())
-    else:
-        try:
+    try:
+        if arguments.dry_run:
+            training.plan(begun, Terminal())
+        else:
             training.train(begun, arguments.out, Terminal())
-        except ArithmeticError as error:  # a learning rate that was too high
-            raise Mistake(str(error)) from error
+    except ArithmeticError as error:  # a learning rate that was too high
+        raise Mistake(str(error)) from error
     return 0
 
 

@@ -81,6 +81,11 @@ class Terminal:
         self._watched = _rich_console(self.err)
         self._left = False
 
+    @property
+    def width(self) -> int:
+        """Columns of the terminal; 80 where there is none."""
+        return 80 if self._colored is None else self._colored.width
+
     def line(self, text: str = "") -> None:
         """Print one line, a heading where it says `=== ... ===`."""
         if self._left:

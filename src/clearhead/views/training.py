@@ -46,10 +46,11 @@ def training_line(records: Sequence[Record], steps: int) -> str:
 def training_screen(records: Sequence[Record], steps: int, width: int = 80) -> list[str]:
     """The same as a screen: losses with their course, and every layer with its heads."""
     loss, look = _latest(records, "loss"), _latest(records, "look")
-    step, room = _step(records), max(10, min(40, width - 40))
+    step, room = _step(records), max(8, min(40, width - 40))
     done = int(room * step / max(1, steps))
     lines = [
-        f"step {step:,} of {steps:,}  {'█' * done}{'·' * (room - done)}  {_speed(records, steps)}",
+        f"step {step:,} of {steps:,}  {'█' * done}{'·' * (room - done)}",
+        _speed(records, steps),
         "  ".join(_losses(loss, look)),
     ]
     for name, label in (("loss", "loss on the text"), ("repeat_loss", "loss on repeats")):
@@ -133,7 +134,9 @@ def training_figure(records: Sequence[Record], title: str = "A training, and its
         raise ValueError(f"a course needs two looks at the heads or more; got {len(looks)}")
     notes = [
         ("", "heads are measured on random tokens that repeat, where language means nothing: "
-             "1 would be all weight; a perfect induction head reaches 0.75"),
+             "1 would be all weight"),
+        ("", "induction counts the latest repeat alone: at most 0.75 (dashed), and less for a head "
+             "that spreads over older ones"),
         ("", "entropy: mean over a layer's heads, 0 = one key, 1 = all keys alike"),
     ]  # fmt: skip
     figure, axes = page(title, notes, Room(4, 2, (560, 330), 70, 60, 170, (250, 74), 44))
@@ -191,5 +194,7 @@ def _draw_scores(ax: Axes, looks: Sequence[Record], name: str, color: str) -> No
     end = heads[best][-1]
     ax.set_title(f"{3 + [s for s, _ in SCORES].index(name)}  {name}: {TITLES[name]}")
     ax.set_ylim(0, 1.02)
+    if name == "induction":
+        ax.axhline(0.75, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)))
     label = f"head {end['layer']}.{end['head']} {end[name]:.2f}"
     end_labels(ax, x[-1], [(end[name], label, color)])
