@@ -112,7 +112,7 @@ class TinyGPT(nn.Module):
         self.blocks = nn.ModuleList([Block(config) for _ in range(config.n_layers)])
         self.norm = nn.RMSNorm(config.d_model, eps=1e-6)
         # GPT-2's 0.02 is for a d_model of 768. In a narrower model such weights would leave the
-        # scores of attention near 0, and heads take far longer to form.
+        # scores of attention near 0, and heads form later.
         std = 0.55 / math.sqrt(config.d_model)
         for name, weight in self.named_parameters():
             if weight.ndim == 2:  # what adds to the stream starts smaller, the deeper it is
