@@ -239,6 +239,16 @@ def test_what_is_needed_changes_no_bit_of_the_output(config):
     )
 
 
+def test_the_map_keeps_its_digits_where_scores_are_large():
+    """Every score is 1e8: of its log-sum-exp, float32 keeps no digit of the number of keys."""
+    attend = module(4, 1, scale=1.0)
+    with torch.no_grad():
+        for linear in (attend.q_proj, attend.k_proj):
+            linear.weight.copy_(torch.eye(4) * 1e4)
+        x = torch.tensor([1.0, 0.0, 0.0, 0.0]).expand(1, 5, 4)
+        torch.testing.assert_close(attend(x, need="map").map[:], torch.full((1, 1, 5, 5), 0.2))
+
+
 def test_one_text_without_a_batch():
     attend, x, context = module(), tokens()[0], tokens(T=5)[0]
     torch.testing.assert_close(attend(x).out, attend(x[None]).out[0])

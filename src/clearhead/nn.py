@@ -120,7 +120,7 @@ class MultiHeadAttention(nn.Module):
             attended = attention(q, k, v, rule, dropout=dropout)
             assert attended.out is not None
             mixed = attended.out
-            seen = AttentionMap(q, k, rule, lse=attended.lse) if need == "map" else None
+            seen = AttentionMap(q, k, rule, lse=attended) if need == "map" else None
         if cache is not None and grown is not None:  # now that nothing can fail any more
             cache.keep(grown, x.shape[1], self._before())
         out = self.o_proj(mixed.transpose(1, 2).flatten(2))
