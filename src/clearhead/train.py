@@ -168,7 +168,7 @@ class Training:
         Losses are means since the last line, in nats a token; None where there is no such row.
         """
         s = self.settings
-        look_every = max(1, s.steps // LOOKS)
+        look_every = -(-s.steps // LOOKS)
         began = time.monotonic() - self.seconds
         if self.step == 0:
             yield [self._look()]
