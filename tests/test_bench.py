@@ -82,8 +82,9 @@ def test_figures_follow_from_the_times(written):
             if row["skipped"] is not None:
                 assert set(row) == {"name", "group", "skipped"}
                 continue
-            seconds, its = row["seconds"], base[row["group"]]["seconds"]
-            assert len(seconds) == SMALL.repeats and min(seconds) > 0
+            seconds, its = row["seconds"], row["baseline_seconds"]
+            assert len(seconds) == len(its) == SMALL.repeats and min(seconds + its) > 0
+            assert (its == seconds) == (row in base.values())
             assert row["median"] == statistics.median(seconds)
             assert row["min"] == min(seconds)
             ratios = [a / b for a, b in zip(seconds, its, strict=True)]
@@ -237,11 +238,12 @@ def test_a_rival_may_fail_and_ours_may_not(monkeypatch):
 
 def test_contenders_take_turns(monkeypatch):
     order = []
-    one, two = (bench.Contender(name, lambda name=name: order.append(name) or {}) for name in "AB")
-    monkeypatch.setattr(bench, "contenders", lambda *_: [one, two])
+    field = [bench.Contender(name, lambda name=name: order.append(name) or {}) for name in "ABC"]
+    monkeypatch.setattr(bench, "contenders", lambda *_: field)
     settings = bench.Settings(tokens=(8,), repeats=3)
     bench.measure(settings, 8, lambda items, *_: items)
-    assert order == ["A", "B"] * 5  # to warm up, three rounds, and one for the memory
+    once = ["A", "B", "C"]  # to warm up, and at last for the memory
+    assert order == [*once, *["A", "A", "B", "A", "C"] * 3, *once]
 
 
 def test_the_tables_hold_what_the_record_holds(written):

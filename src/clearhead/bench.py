@@ -1,8 +1,9 @@
 """What exact attention with every diagnostic costs, beside the ways of doing without it.
 
-Every contender runs on the same random q, k and v, in turns within each round (A B C A B C ...),
-so that a busy machine slows all of them alike. A ratio is taken within a round; the median over the
-rounds is shown. The baseline is PyTorch's own fused attention, which measures nothing.
+Every contender runs on the same random q, k and v, and once in every round, right after a turn of
+its baseline (A B A C A D ...): a busy machine slows both alike. A ratio is that of two such turns;
+the median over the rounds is shown. The baseline is PyTorch's own fused attention, which measures
+nothing.
 """
 
 import os
@@ -51,11 +52,13 @@ def measure(settings: Settings, n_tokens: int, watch: Watch) -> dict[str, Any]:
     """
     field = contenders(settings, n_tokens)
     skipped = {one: one.skipped for one in field if one.call is None}
-    times: dict[Contender, list[float]] = {one: [] for one in field}
-    memory: dict[Contender, tuple[int, int]] = {}
     a = torch.ones(GEMM_SIZE, GEMM_SIZE, dtype=DTYPES[settings.dtype], device=settings.device)
-    gemm = Contender("torch.mm", lambda: {"": a @ a})
-    times[gemm], rounds = [], settings.repeats + 2
+    gemm = Contender("torch.mm", lambda: {"": a @ a}, group="machine")
+    base = {one.group: one for one in (*reversed(field), gemm)}
+    times: dict[Contender, list[float]] = {one: [] for one in (gemm, *field)}
+    beside: dict[Contender, list[float]] = {one: [] for one in field}  # its baseline's turns
+    memory: dict[Contender, tuple[int, int]] = {}
+    rounds = settings.repeats + 2
     turns = [(turn, one) for turn in range(rounds) for one in (gemm, *field)]
     for turn, one in watch(turns, f"T = {n_tokens:,}", len(turns)):
         if one.call is None or one in skipped:
@@ -65,6 +68,9 @@ def measure(settings: Settings, n_tokens: int, watch: Watch) -> dict[str, Any]:
                 if turn == 0:
                     one.call()
                 elif turn < rounds - 1:
+                    first = base[one.group]
+                    if first is not one and first.call is not None:
+                        beside[one].append(_timed(first.call, settings.device))
                     times[one].append(_timed(one.call, settings.device))
                 else:
                     memory[one] = memory_of(one.call, settings.device)
@@ -75,17 +81,18 @@ def measure(settings: Settings, n_tokens: int, watch: Watch) -> dict[str, Any]:
     rate = 2 * GEMM_SIZE**3 / statistics.median(times[gemm])
     pairs = n_tokens * (n_tokens + 1) // 2 if settings.causal else n_tokens**2
     flops = 2 * pairs * settings.d_head * settings.heads  # of one matrix product, visible part
-    base = {one.group: times[one] for one in reversed(field)}
     rows: list[dict[str, Any]] = []
     for one in field:
         rows.append({"name": one.name, "group": one.group, "skipped": skipped.get(one)})
         if one in skipped:
             continue
-        ratios = [mine / its for mine, its in zip(times[one], base[one.group], strict=True)]
+        its = beside[one] or times[one]
+        ratios = [mine / one_of_its for mine, one_of_its in zip(times[one], its, strict=True)]
         median = statistics.median(times[one])
         rows[-1] |= {
             "seconds": times[one], "median": median, "min": min(times[one]),
-            "ratio": statistics.median(ratios), "gemm_share": one.matmuls * flops / median / rate,
+            "baseline_seconds": its, "ratio": statistics.median(ratios),
+            "gemm_share": one.matmuls * flops / median / rate,
             "extra_bytes": memory[one][0], "returned_bytes": memory[one][1],
         }  # fmt: skip
     map_bytes = settings.heads * n_tokens**2 * DTYPES[settings.dtype].itemsize

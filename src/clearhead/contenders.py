@@ -39,7 +39,7 @@ class Settings:
     dtype: str = "float32"
     causal: bool = True
     backward: bool = False
-    repeats: int = 5
+    repeats: int = 9
     threads: int | None = None
     seed: int = 0
     flex: bool = False

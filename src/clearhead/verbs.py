@@ -231,7 +231,7 @@ def _bench_arguments(parser: argparse.ArgumentParser) -> None:
         "--flex", action=argparse.BooleanOptionalAction, default=True,
         help="compile FlexAttention too, where there is a C++ compiler (the default)",
     )  # fmt: skip
-    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="rounds (default 5)")
+    parser.add_argument("--repeats", type=int, default=9, metavar="N", help="rounds (default 9)")
     parser.add_argument("--threads", type=int, metavar="N", help="threads (default: torch's own)")
     parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu (default) or cuda")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed (default 0)")

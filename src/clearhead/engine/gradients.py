@@ -90,6 +90,7 @@ def backward(
 def _chunk_backward(
     scores: Scores, v: Tensor | None, back: Upstream, chunk: Chunk, new: Gradients
 ) -> None:
+    values = None if v is None else scores.by_tile(v)
     for i0, i1, tiles in blocks(scores.bound, chunk):
         rows = (chunk.b, chunk.h, slice(i0, i1))
         queries = scores.queries(i0, i1)
@@ -104,7 +105,7 @@ def _chunk_backward(
         fixed = scores.stacked_rows((fixed * r).unsqueeze(-1))
         g = None if back.out is None else scores.stacked_rows(back.out[rows] * r.unsqueeze(-1))
         for j0, j1 in tiles:
-            keys = scores.stacked(scores.k[:, :, j0:j1])
+            keys = scores.keys(j0, j1)
             tile, hidden = scores.tile(queries, i0, i1, j0, j1)
             # log2 of p / r in place of the scores, p / r beside it
             log2_p = scores.by_head(tile, i1 - i0)
@@ -116,11 +117,10 @@ def _chunk_backward(
                 scores.by_head(p, i1 - i0).masked_fill_(hidden, 0.0)
 
             d = scores.room(2, *tile.shape[1:])
-            if g is None or v is None or new.v is None:
+            if g is None or values is None or new.v is None:
                 torch.neg(fixed.expand_as(d), out=d)
             else:
-                values = scores.stacked(v[chunk.b, chunk.g, j0:j1])
-                torch.bmm(g, values.transpose(1, 2), out=d)
+                torch.bmm(g, values(j0, j1).transpose(1, 2), out=d)
                 arrived = p
                 if back.dropout is not None:
                     room = scores.room(3, *tile.shape[1:])

@@ -56,7 +56,7 @@ def forward(
     positions = torch.arange(bound.S, dtype=dtype, device=q.device)
     for chunk in chunks(bound):
         scores = Scores(q, k, bound, chunk, rooms=2 if dropout is None else 3)
-        values = None if v is None else v[chunk.b, chunk.g]
+        values = None if v is None else scores.by_tile(v)
         sink = None if bound.sinks is None else bound.sinks[chunk.h, None]
         for i0, i1, tiles in blocks(bound, chunk):
             queries = scores.queries(i0, i1)
@@ -71,7 +71,7 @@ def forward(
                 absorb(
                     part, tile,
                     positions=positions[j0:j1] if figures else None,
-                    values=None if values is None else scores.stacked(values[:, :, j0:j1]),
+                    values=None if values is None else values(j0, j1),
                     masked=hidden is not None or not bound.safe,
                     room=scores.room(1, *shape), kept=kept,
                 )  # fmt: skip

@@ -3,7 +3,7 @@
 Every weight that clearhead computes outside of scratch.py comes out of `Scores.tile`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,6 +97,8 @@ class Scores:
         # All rooms in one piece: the C library keeps one that it has given out before, where it
         # hands two back to the system each time, to be faulted in again, page by page.
         self._space = self.k.new_empty((rooms, 0), dtype=self.dtype)
+        self._rooms: dict[tuple[int, int, int], Tensor] = {}
+        self.keys = self.by_tile(k)
 
     def queries(self, i0: int, i1: int) -> Tensor:
         """Scaled queries, (b * g, group * rows, D)."""
@@ -108,9 +110,16 @@ class Scores:
         n_rows = per_row.shape[0] * per_row.shape[1] * per_row.shape[2] // max(self.n, 1)
         return per_row.to(self.dtype).reshape(self.n, n_rows, per_row.shape[-1])
 
-    def stacked(self, per_key: Tensor) -> Tensor:
-        """Keys or values (b, g, keys, D) as (b * g, keys, D): a view where the layout allows it."""
-        return per_key.to(self.dtype).flatten(0, 1)
+    def by_tile(self, per_key: Tensor) -> Callable[[int, int], Tensor]:
+        """What gives j0:j1 of the chunk's keys or values (B, G, S, n) as (b * g, keys, n).
+
+        A view where layout and dtype allow it; a copy of those keys alone where they do not.
+        """
+        mine = per_key[self.chunk.b, self.chunk.g]
+        if mine.dtype == self.dtype and (len(mine) == 1 or mine.is_contiguous()):
+            stack = mine.flatten(0, 1)
+            return lambda j0, j1: stack[:, j0:j1]
+        return lambda j0, j1: mine[:, :, j0:j1].to(self.dtype).flatten(0, 1)
 
     def tile(
         self, queries: Tensor, i0: int, i1: int, j0: int, j1: int
@@ -121,7 +130,7 @@ class Scores:
         next call uses again.
         """
         scores = self.room(0, queries.shape[1], j1 - j0)
-        torch.bmm(queries, self.stacked(self.k[:, :, j0:j1]).transpose(1, 2), out=scores)
+        torch.bmm(queries, self.keys(j0, j1).transpose(1, 2), out=scores)
         where = (i0, i1, j0, j1, self.chunk.b, self.chunk.h)
         if not self.bound.plain:
             self.bound.shape_scores_(self.by_head(scores, i1 - i0), *where)
@@ -136,10 +145,15 @@ class Scores:
 
     def room(self, which: int, n_rows: int, n_keys: int) -> Tensor:
         """An uninitialized tile (b * g, rows, keys), in the space number `which` of this object."""
-        size = self.n * n_rows * n_keys
-        if self._space.shape[1] < size:
-            self._space = self.k.new_empty((len(self._space), size), dtype=self.dtype)
-        return self._space[which, :size].view(self.n, n_rows, n_keys)
+        room = self._rooms.get((which, n_rows, n_keys))
+        if room is None:
+            size = self.n * n_rows * n_keys
+            if self._space.shape[1] < size:
+                self._rooms.clear()
+                self._space = self.k.new_empty((len(self._space), size), dtype=self.dtype)
+            room = self._space[which, :size].view(self.n, n_rows, n_keys)
+            self._rooms[which, n_rows, n_keys] = room
+        return room
 
 
 @dataclass(frozen=True, eq=False)
