@@ -1,8 +1,10 @@
 """The edges of the engine: huge scores, hidden NaNs, ties, nothing at all, and memory."""
 
+import gc
 import math
 import sys
 import threading
+import weakref
 
 import dense
 import pytest
@@ -11,6 +13,7 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead import bench
+from clearhead.bound import BoundRule
 from clearhead.engine import output, tiles
 
 LOWEST = torch.finfo(torch.float32).min
@@ -303,3 +306,20 @@ def test_a_gpu_gives_what_the_cpu_gives():
     for name, x in vars(here).items():
         if isinstance(x, Tensor):
             torch.testing.assert_close(getattr(there, name).cpu(), x, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("layout", ["half", "transposed"])
+def test_what_a_tile_needed_is_freed_with_its_scores(layout):
+    """Without waiting for the garbage collector: on a GPU that would be memory that is missing."""
+    k = torch.randn(2, 2, 300, 8)
+    k = k.half() if layout == "half" else k.transpose(1, 2).contiguous().transpose(1, 2)
+    bound = BoundRule(ch.Rule(), k, k)
+    gc.disable()
+    try:
+        scores = tiles.Scores(k, k, bound, next(tiles.chunks(bound)))
+        scores.tile(scores.queries(0, 9), 0, 9, 0, 9)
+        alive = weakref.ref(scores)
+        del scores
+        assert alive() is None
+    finally:
+        gc.enable()

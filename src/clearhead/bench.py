@@ -48,7 +48,7 @@ Watch = Callable[[Iterable[Any], str, int], Iterable[Any]]  # Terminal.progress
 def measure(settings: Settings, n_tokens: int, watch: Watch) -> dict[str, Any]:
     """Everyone at one length: a record of times in seconds, memory in bytes, ratios and shares.
 
-    Each is called once to warm up, then in turn in every round, at last once more for its memory.
+    Each is called once to warm up, then in every round after its baseline, at last for its memory.
     """
     field = contenders(settings, n_tokens)
     skipped = {one: one.skipped for one in field if one.call is None}
@@ -69,7 +69,8 @@ def measure(settings: Settings, n_tokens: int, watch: Watch) -> dict[str, Any]:
                     one.call()
                 elif turn < rounds - 1:
                     first = base[one.group]
-                    if first is not one and first.call is not None:
+                    if first is not one:
+                        assert first.call is not None  # a baseline is never left out
                         beside[one].append(_timed(first.call, settings.device))
                     times[one].append(_timed(one.call, settings.device))
                 else:
@@ -86,7 +87,7 @@ def measure(settings: Settings, n_tokens: int, watch: Watch) -> dict[str, Any]:
         rows.append({"name": one.name, "group": one.group, "skipped": skipped.get(one)})
         if one in skipped:
             continue
-        its = beside[one] or times[one]
+        its = times[one] if base[one.group] is one else beside[one]
         ratios = [mine / one_of_its for mine, one_of_its in zip(times[one], its, strict=True)]
         median = statistics.median(times[one])
         rows[-1] |= {

@@ -119,7 +119,8 @@ class Scores:
         if mine.dtype == self.dtype and (len(mine) == 1 or mine.is_contiguous()):
             stack = mine.flatten(0, 1)
             return lambda j0, j1: stack[:, j0:j1]
-        return lambda j0, j1: mine[:, :, j0:j1].to(self.dtype).flatten(0, 1)
+        dtype = self.dtype  # a function that held on to self would keep its rooms from being freed
+        return lambda j0, j1: mine[:, :, j0:j1].to(dtype).flatten(0, 1)
 
     def tile(
         self, queries: Tensor, i0: int, i1: int, j0: int, j1: int
