@@ -13,7 +13,7 @@ run = '$(VENV)/bin/python'
 pytest = OMP_NUM_THREADS=1 $(run) -m pytest -n auto --maxprocesses 8
 
 .DEFAULT_GOAL := help
-.PHONY: demo test test-all quick lint format clean help
+.PHONY: demo test test-all quick lint model format clean help
 
 demo: ## attention from first principles, with numbers and pictures (into outputs/)
 	$(set-up)
@@ -34,6 +34,10 @@ lint: ## ruff (rules and format) and mypy
 	$(run) -m ruff check
 	$(run) -m ruff format --check
 	$(run) -m mypy
+
+model: ## train the model in the box again, in half an hour
+	$(set-up)
+	$(run) scripts/model.py
 
 format: ## put the code into the house format
 	$(set-up) --dev

@@ -55,7 +55,9 @@ ALL = [
 def checkout(tmp_path_factory) -> Path:
     """A copy of the checkout, so that the commands write there."""
     copy = tmp_path_factory.mktemp("checkout") / "clearhead"
-    left_out = shutil.ignore_patterns(".git", ".venv", "outputs", "*cache*", "*.egg-info")
+    left_out = shutil.ignore_patterns(
+        ".git", ".venv", "outputs", "build", "__pycache__", ".*_cache"
+    )
     shutil.copytree(ROOT, copy, ignore=left_out)
     scripts = copy / "bin"
     scripts.mkdir()

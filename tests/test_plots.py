@@ -631,3 +631,10 @@ def test_without_matplotlib_the_command_that_installs_it_is_said(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ModuleNotFoundError, match="pip install matplotlib"):
         plots.heatmap_grid([[1.0]], ["the"], "t")
+
+
+def test_heads_can_be_given_names():
+    figure = plots.heatmap_grid(causal(2, 3), WORDS[:3], "t", titles=["1.2\nbefore", "1.2\nafter"])
+    assert [ax.get_title("left") for ax in panels(figure)] == ["1.2\nbefore", "1.2\nafter"]
+    with pytest.raises(ValueError, match="there are 1 titles for 2 heads"):
+        plots.heatmap_grid(causal(2, 3), WORDS[:3], "t", titles=["1.2"])

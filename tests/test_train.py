@@ -18,8 +18,9 @@ from clearhead import checkpoint, training
 from clearhead.cli import main
 from clearhead.corpus import Corpus, batch, encode, repeating, windows
 from clearhead.gpt import TinyGPT
+from clearhead.recipe import Settings
 from clearhead.tokens import Tokenizer
-from clearhead.train import LOG_EVERY, Settings, Training
+from clearhead.train import LOG_EVERY, Training
 from clearhead.train import run as train_run
 from clearhead.views.terminal import Terminal
 from clearhead.views.training import (
@@ -91,7 +92,7 @@ def test_bits_a_byte_are_those_of_the_text_held_back(trained):
 
 def test_the_rate_goes_up_a_line_and_down_a_cosine():
     training = Training.begin(replace(SMALL, steps=100, warmup=10), None)
-    rates = [training.rate(step) for step in range(100)]
+    rates = [training.settings.rate_at(step) for step in range(100)]
     assert rates[0] == pytest.approx(3e-4)
     assert rates[9] == pytest.approx(3e-3) == max(rates)
     assert rates[55] == pytest.approx(3e-3 * 0.55, rel=1e-6)
@@ -100,7 +101,7 @@ def test_the_rate_goes_up_a_line_and_down_a_cosine():
 
 
 def test_batches_in_pieces_give_the_gradient_of_the_whole():
-    rows = batch(Corpus.nothing(64), 0, 6, 6, 16, seed=0)
+    rows = batch(Corpus.nothing(64), 0, 6, 6, 16, seed=0, longest=64)
     model = Training.begin(replace(SMALL, vocab_size=64, context=16), None).model
     model.loss(rows).backward()
     want = [p.grad.clone() for p in model.parameters()]
@@ -123,22 +124,40 @@ def test_norms_are_not_decayed():
 def test_a_batch_is_a_function_of_seed_and_step():
     tokenizer = Tokenizer.train([TEXT], 300)
     corpus = Corpus.of(TEXT, tokenizer, 32, 0.1)
-    first = batch(corpus, 7, 6, 2, 32, seed=1)
+    first = batch(corpus, 7, 6, 2, 32, seed=1, longest=64)
     assert first.shape == (6, 33)
-    assert torch.equal(first, batch(corpus, 7, 6, 2, 32, seed=1))
-    assert not torch.equal(first, batch(corpus, 8, 6, 2, 32, seed=1))
-    assert not torch.equal(first, batch(corpus, 7, 6, 2, 32, seed=2))
+    assert torch.equal(first, batch(corpus, 7, 6, 2, 32, seed=1, longest=64))
+    assert not torch.equal(first, batch(corpus, 8, 6, 2, 32, seed=1, longest=64))
+    assert not torch.equal(first, batch(corpus, 7, 6, 2, 32, seed=2, longest=64))
     text = corpus.train.unfold(0, 33, 1)
     for row in first[2:]:
         assert (text == row).all(dim=1).any()
 
 
-def test_blocks_repeat_to_the_end():
+@pytest.mark.parametrize(("longest", "most"), [(64, 48), (24, 24), (8, 8), (5, 5)])
+def test_blocks_repeat_to_the_end(longest, most):
+    periods = set()
     for seed in range(50):
-        row = repeating(1000, 97, torch.Generator().manual_seed(seed))
-        period = next(n for n in range(1, 97) if torch.equal(row[n:], row[:-n]))
-        assert 8 <= period <= 48
-    assert repeating(5, 2, torch.Generator()).shape == (2,)
+        row = repeating(1000, 97, longest, torch.Generator().manual_seed(seed))
+        periods.add(next(n for n in range(1, 97) if torch.equal(row[n:], row[:-n])))
+    assert min(8, most) <= min(periods)
+    assert max(periods) <= most
+    assert len(periods) > (most - 8) / 3
+    assert repeating(5, 2, longest, torch.Generator()).shape == (2,)
+
+
+def test_the_share_of_repeats_goes_in_a_straight_line():
+    settings = replace(SMALL, steps=11, batch=10, repeats=0.6, last_repeats=0.1)
+    assert [settings.repeats_at(step) for step in (0, 5, 10)] == pytest.approx([0.6, 0.35, 0.1])
+    same = replace(settings, last_repeats=None)
+    assert [same.repeats_at(step) for step in (0, 10)] == [0.6, 0.6]
+    training = Training.begin(settings, TEXT)
+    counted = {}
+    for step in (0, 5, 10):
+        training.step, training.sums = step, {}
+        training._one_step()
+        counted[step] = training.sums["repeat_loss"][1], training.sums["loss"][1]
+    assert counted == {0: (6, 4), 5: (4, 6), 10: (1, 9)}  # rows
 
 
 def test_what_is_held_back_is_not_learned_from():
@@ -328,6 +347,8 @@ def test_a_dry_run_says_what_it_would_take_and_writes_nothing(tmp_path, text, ca
         (b"x " * 999, ["--n-heads", "5"], "d_model 192 cannot be split over 5 heads"),
         (b"x " * 999, ["--steps", "0"], "steps must be at least 1; got 0"),
         (b"x " * 999, ["--repeats", "2"], "repeats must be in 0..1"),
+        (b"x " * 999, ["--last-repeats", "-1"], "last_repeats must be in 0..1"),
+        (b"x " * 999, ["--longest-block", "0"], "longest_block must be at least 1"),
         (b"x " * 999, ["--vocab-size", "100"], "vocab_size must be at least 256"),
         (b"x " * 999, ["--learning-rate", "nan"], "learning_rate must be above 0; got nan"),
         (b"x " * 999, ["--dropout", "1"], "dropout must be at least 0 and below 1"),

@@ -12,7 +12,7 @@ from torch import Tensor
 from clearhead.tokens import Tokenizer
 
 PIECE = 1 << 16  # characters that are encoded at once
-SHORTEST, LONGEST = 8, 64  # tokens of a block that repeats
+SHORTEST = 8  # tokens of a block that repeats
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,21 +59,26 @@ def encode(text: str, tokenizer: Tokenizer) -> list[int]:
     return tokens + tokenizer.encode("".join(piece))
 
 
-def batch(corpus: Corpus, step: int, rows: int, repeated: int, context: int, seed: int) -> Tensor:
+def batch(
+    corpus: Corpus, step: int, rows: int, repeated: int, context: int, seed: int, longest: int
+) -> Tensor:
     """(rows, context + 1) tokens of one step; the first `repeated` rows are blocks that repeat."""
     stream = torch.Generator().manual_seed((seed * 1_000_003 + step) % (1 << 63))
     made = torch.empty(rows, context + 1, dtype=torch.int64)
     for row in range(repeated):
-        made[row] = repeating(corpus.vocab_size, context + 1, stream)
+        made[row] = repeating(corpus.vocab_size, context + 1, longest, stream)
     if repeated < rows:
         starts = torch.randint(len(corpus.train) - context, (rows - repeated, 1), generator=stream)
         made[repeated:] = corpus.train[starts + torch.arange(context + 1)]
     return made
 
 
-def repeating(vocab_size: int, length: int, stream: torch.Generator) -> Tensor:
-    """A block of random tokens, SHORTEST to LONGEST of them, over and over."""
-    most = max(1, min(LONGEST, length // 2))
+def repeating(vocab_size: int, length: int, longest: int, stream: torch.Generator) -> Tensor:
+    """A block of random tokens, SHORTEST to `longest` of them, over and over.
+
+    No more than fit twice; exactly `longest` where that is less than SHORTEST.
+    """
+    most = max(1, min(longest, length // 2))
     size = int(torch.randint(min(SHORTEST, most), most + 1, (), generator=stream))
     block = torch.randint(vocab_size, (size,), generator=stream)
     return block.repeat(-(-length // size))[:length]

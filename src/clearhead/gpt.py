@@ -9,6 +9,7 @@ rotary positions, RMS norm, no biases. The embedding is also the last projection
 Letters: B batch, T tokens, V vocabulary, H heads.
 """
 
+import errno
 import json
 import math
 from collections.abc import Mapping
@@ -29,6 +30,7 @@ from clearhead.tokens import Tokenizer
 
 FORMAT = "clearhead TinyGPT"
 VERSION = 1
+BOX = Path(__file__).parent / "models"  # what comes with clearhead
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 
 
@@ -241,14 +243,21 @@ class TinyGPT(nn.Module):
 
     @classmethod
     def load(cls, folder: str | Path) -> "TinyGPT":
-        """The model that `save` wrote, in float32 and in eval mode.
+        """The model that `save` wrote, in float32 and in eval mode; "tiny-en" is one in the box.
 
-        Raises OSError for a file that is not there, ValueError for one that is no such model.
+        A folder of that name comes first. Raises OSError for a file that is not there, ValueError
+        for one that is no such model.
         """
         from safetensors import SafetensorError
         from safetensors.torch import load
 
         folder = Path(folder)
+        if not folder.exists():
+            known = sorted(place.name for place in BOX.glob("*/"))
+            if str(folder) not in known:
+                what = f"there is no such folder, nor such a model in the box ({', '.join(known)})"
+                raise FileNotFoundError(errno.ENOENT, what, str(folder))
+            folder = BOX / folder
         config = _read_config(folder / CONFIG)
         tokenizer = None
         if (folder / TOKENIZER).exists():

@@ -1,5 +1,5 @@
 """What the heads of a model do with repeated random tokens: who looks at the token before, who at
-the one that came after the same token last time.
+those that came after the same token earlier.
 
     random block:  A B C D  A B C D  ...      an induction head at the second B looks at the first C
 
@@ -23,9 +23,8 @@ PERIOD, REPEATS, TEXTS = 25, 4, 4  # a perfect induction head scores 3/4
 class HeadProbe:
     """Scores of one head: mean weights over all queries, and its normalized entropy, all in 0..1.
 
-    induction   on the key that followed the query's token one period ago; at most 1 - 1/REPEATS,
-                since the first block has nothing to look back to. What lies on older repeats does
-                not count: a head that spreads over all of them scores less
+    induction   on the keys that followed the query's token in earlier repeats, all of them
+                together; at most 1 - 1/REPEATS, since the first block has nothing to look back to
     previous    on the key before the query's own
     entropy     normalized by the log of the number of keys seen
     """
@@ -75,8 +74,12 @@ def probe_heads(model: TinyGPT, seed: int = 0) -> list[HeadProbe]:
         seen, figures = layer.map, layer.attended
         assert isinstance(seen, AttentionMap)
         assert figures is not None
+        earlier = [  # the first of each is on key 0, which follows nothing
+            seen.on_lag(k * period - 1)[..., k * period :].sum(dim=(0, 2))
+            for k in range(1, REPEATS)
+        ]
         columns = (
-            seen.on_lag(period - 1).mean(dim=(0, 2)),
+            torch.stack(earlier).sum(dim=0) / tokens.numel(),
             seen.on_lag(1).mean(dim=(0, 2)),
             figures.normalized_entropy[..., 1:].mean(dim=(0, 2)),  # the first query sees one key
         )

@@ -21,57 +21,15 @@ from clearhead import checkpoint
 from clearhead.corpus import Corpus, batch, windows
 from clearhead.files import make_directory, write_files
 from clearhead.gpt import GPTConfig, TinyGPT
-from clearhead.probe import REPEATS, probe_heads
+from clearhead.probe import probe_heads
+from clearhead.recipe import Settings
 from clearhead.tokens import Tokenizer
 
 LOOKS = 30  # moments at which the heads are probed
 LOG_EVERY = 10  # steps between two lines about the loss
 KEEP_EVERY = 30.0  # seconds between two checkpoints, at most
 HELD_WINDOWS = 32  # windows of the held-back text that are measured
-BETAS, WEIGHT_DECAY, CLIP, LEAST_RATE = (0.9, 0.95), 0.1, 1.0, 0.1
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What is trained and how. `repeats` is the share of rows that are repeated random tokens."""
-
-    steps: int = 2000
-    batch: int = 16
-    accumulate: int = 1
-    learning_rate: float = 1.5e-3
-    warmup: int = 100
-    repeats: float = 0.0
-    held: float = 0.05
-    vocab_size: int = 1024
-    context: int = 256
-    n_layers: int = 4
-    d_model: int = 192
-    n_heads: int = 6
-    rotary_base: float = 10000.0
-    dropout: float = 0.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("steps", "batch", "accumulate"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}")
-        if self.vocab_size < 2:
-            raise ValueError(f"vocab_size must be at least 2; got {self.vocab_size}")
-        if self.context < REPEATS:
-            raise ValueError(
-                f"context must be at least {REPEATS}, for its heads to be measured; got "
-                f"{self.context}"
-            )
-        if not 0 <= self.seed < 1 << 63:
-            raise ValueError(f"seed must be from 0 to 2^63 - 1; got {self.seed}")
-        if not 0 <= self.repeats <= 1:
-            raise ValueError(f"repeats must be in 0..1, a share of the rows; got {self.repeats}")
-        if not 0 < self.held < 1:
-            raise ValueError(f"held must be between 0 and 1; got {self.held}")
-        if not 0 < self.learning_rate < math.inf:
-            raise ValueError(f"learning_rate must be above 0; got {self.learning_rate}")
-        if self.warmup < 0:
-            raise ValueError(f"warmup must be at least 0; got {self.warmup}")
+BETAS, WEIGHT_DECAY, CLIP = (0.9, 0.95), 0.1, 1.0
 
 
 Record = dict[str, Any]
@@ -189,10 +147,11 @@ class Training:
 
     def _one_step(self) -> float:
         s = self.settings
-        rate = self.rate(self.step)
+        rate = s.rate_at(self.step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        repeated = s.batch if not len(self.corpus.train) else round(s.repeats * s.batch)
+        share = s.repeats_at(self.step) if len(self.corpus.train) else 1.0
+        repeated = round(share * s.batch)
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
         with torch.random.fork_rng(enabled=s.dropout > 0):
@@ -201,9 +160,9 @@ class Training:
             for part in range(s.accumulate):
                 rows = batch(
                     self.corpus, self.step * s.accumulate + part, s.batch, repeated, s.context,
-                    s.seed,
+                    s.seed, s.longest_block,
                 )  # fmt: skip
-                losses = _row_losses(self.model, rows)
+                losses = row_losses(self.model, rows)
                 (losses.mean() / s.accumulate).backward()
                 self._add("repeat_loss", losses[:repeated])
                 self._add("loss", losses[repeated:])
@@ -219,16 +178,6 @@ class Training:
                 f"place, with a learning rate below {self.settings.learning_rate:g}"
             )
 
-    def rate(self, step: int) -> float:
-        """The learning rate of a step, from 0: up a line, then down a cosine to a tenth."""
-        s = self.settings
-        if step < s.warmup:
-            return s.learning_rate * (step + 1) / s.warmup
-        done = (step - s.warmup) / max(1, s.steps - s.warmup)
-        return s.learning_rate * (
-            LEAST_RATE + (1 - LEAST_RATE) * 0.5 * (1 + math.cos(math.pi * done))
-        )
-
     def _add(self, name: str, losses: Tensor) -> None:
         if len(losses):
             total = self.sums.setdefault(name, [0.0, 0.0])
@@ -242,7 +191,7 @@ class Training:
         return {
             "kind": "loss", "step": self.step,
             "loss": means.get("loss"), "repeat_loss": means.get("repeat_loss"),
-            "rate": self.rate(self.step - 1), "gradient": gradient, "seconds": self.seconds,
+            "rate": s.rate_at(self.step - 1), "gradient": gradient, "seconds": self.seconds,
             "tokens": self.step * s.batch * s.accumulate * s.context,
         }  # fmt: skip
 
@@ -270,7 +219,7 @@ class Training:
         """Cross-entropy of the text that was held back, in nats a token, over `most` windows."""
         self.model.eval()
         rows = windows(self.corpus.held, self.settings.context, most)
-        return float(torch.cat([_row_losses(self.model, r) for r in rows.split(8)]).mean())
+        return float(torch.cat([row_losses(self.model, r) for r in rows.split(8)]).mean())
 
     # On the disk ----------------------------------------------------------------------------------
 
@@ -317,7 +266,7 @@ def run(training: Training, folder: Path) -> Iterator[Record]:
             raise KeyboardInterrupt
 
 
-def _row_losses(model: TinyGPT, rows: Tensor) -> Tensor:
+def row_losses(model: TinyGPT, rows: Tensor) -> Tensor:
     """Mean cross-entropy of each row of (B, T + 1) tokens, in nats a token: (B,)."""
     logits = model(rows[:, :-1]).logits
     losses = F.cross_entropy(logits.transpose(1, 2), rows[:, 1:], reduction="none")

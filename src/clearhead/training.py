@@ -9,18 +9,14 @@ import torch
 
 from clearhead import checkpoint
 from clearhead.files import write_files
-from clearhead.train import Record, Settings, Training, run
+from clearhead.recipe import Settings
+from clearhead.train import Record, Training, run
 from clearhead.views import plots
 from clearhead.views.terminal import Terminal
 from clearhead.views.training import duration, training_figure, training_line, training_screen
 
 PICTURE = "training.png"
 SAMPLE = 60  # tokens that the model writes at the end
-# Random tokens that repeat: what comes next can be known by looking back, and in no other way.
-INDUCTION = Settings(
-    steps=1500, batch=32, learning_rate=3e-3, warmup=50, repeats=1.0, vocab_size=64, context=96,
-    n_layers=2, d_model=64, n_heads=4,
-)  # fmt: skip
 
 
 def source_of(folder: Path) -> str | None:
@@ -63,7 +59,9 @@ def plan(training: Training, terminal: Terminal) -> None:
         training._one_step()
         times.append(time.perf_counter() - began)
     each = statistics.median(times[1:])
-    seen = s.steps * s.batch * s.accumulate * s.context
+    per_step = s.batch * s.accumulate * s.context
+    seen = s.steps * per_step
+    of_text = seen * (1 - (s.repeats_at(0) + s.repeats_at(s.steps - 1)) / 2)
     n_tokens = len(training.corpus.train)
     terminal.lines([
         f"parameters  {model.n_parameters:,} in {s.n_layers} layers of {s.n_heads} heads, "
@@ -71,7 +69,7 @@ def plan(training: Training, terminal: Terminal) -> None:
         f"text        {n_tokens:,} tokens, {len(training.corpus.held):,} more held back"
         if n_tokens else "text        none: random tokens that repeat",
         f"tokens      {seen:,} in {s.steps:,} steps of {s.batch * s.accumulate} rows of {s.context}"
-        + (f", {seen * (1 - s.repeats) / n_tokens:.1f} times the text" if n_tokens else ""),
+        + (f", {of_text / n_tokens:.1f} times the text" if n_tokens else ""),
         f"time        about {duration(each * s.steps)} here, {each * 1e3:.0f} ms a step",
         f"memory      {_peak_memory() / 1e6:,.0f} MB at the peak of four steps",
         "nothing was written",

@@ -50,19 +50,23 @@ def _demo_arguments(parser: argparse.ArgumentParser) -> None:
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--tiny", action="store_true", help="d_model 32, 4 heads (the default)")
     size.add_argument("--full", action="store_true", help="d_model 64, 8 heads")
+    size.add_argument(
+        "--trained", action="store_true",
+        help="instead, what training changed: the heads of the model in the box, before and after",
+    )  # fmt: skip
     parser.add_argument("--d-model", type=int, metavar="N", help="numbers in an embedding")
     parser.add_argument("--n-heads", type=int, metavar="N", help="heads; must divide d_model")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed (default 0)")
     text = parser.add_mutually_exclusive_group()
-    text.add_argument("--text", metavar="TEXT", help="your own words, split at white space")
+    text.add_argument("--text", metavar="TEXT", help="your own words")
     text.add_argument(
         "--file", metavar="PATH", help="the same from a UTF-8 file (- to read a pipe)"
     )
     parser.add_argument(
         "--output-dir", type=_directory, default=Path("outputs"), metavar="DIR",
-        help="where the pictures, the log and results.json go (default: outputs)",
+        help="where the pictures and the numbers go (default: outputs)",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print results.json, not the text")
+    parser.add_argument("--json", action="store_true", help="print the numbers, not the text")
 
 
 def _demo(arguments: argparse.Namespace) -> int:
@@ -71,6 +75,8 @@ def _demo(arguments: argparse.Namespace) -> int:
     from clearhead.build import Settings, check
     from clearhead.views.terminal import Terminal
 
+    if arguments.trained:
+        return _demo_trained(arguments, text)
     d_model, n_heads = (64, 8) if arguments.full else (32, 4)
     settings = Settings(
         tokens=(demo.TOY_SENTENCE if text is None else text).split(),
@@ -82,6 +88,18 @@ def _demo(arguments: argparse.Namespace) -> int:
     with _mistakes():
         check(settings)
     demo.run(settings, arguments.output_dir, Terminal(), as_json=arguments.json)
+    return 0
+
+
+def _demo_trained(arguments: argparse.Namespace, text: str | None) -> int:
+    from clearhead import learned
+    from clearhead.views.terminal import Terminal
+
+    if arguments.d_model is not None or arguments.n_heads is not None:
+        raise Mistake("the sizes of --trained are fixed: leave out --d-model and --n-heads")
+    with _mistakes():
+        change = learned.compare(text, arguments.seed)
+    learned.run(change, arguments.output_dir, Terminal(), as_json=arguments.json)
     return 0
 
 
@@ -164,6 +182,8 @@ def _train_arguments(parser: argparse.ArgumentParser) -> None:
         ("--learning-rate", float, "at its highest"),
         ("--warmup", int, "steps up to it"), ("--dropout", float, "probability"),
         ("--repeats", float, "share of rows that are random tokens that repeat"),
+        ("--last-repeats", float, "the same at the end, in a straight line from there"),
+        ("--longest-block", int, "tokens after which they repeat, at most"),
         ("--held", float, "share of the text that is held back to measure with"),
         ("--seed", int, "random seed"),
     ):  # fmt: skip
@@ -172,7 +192,7 @@ def _train_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _train(arguments: argparse.Namespace) -> int:
     from clearhead import training
-    from clearhead.train import Settings
+    from clearhead.recipe import INDUCTION, Settings
     from clearhead.views.terminal import Terminal
 
     if not (arguments.text or arguments.recipe or arguments.resume):
@@ -186,7 +206,7 @@ def _train(arguments: argparse.Namespace) -> int:
     text = None if source is None else _read_file(source, _LONGEST_CORPUS)
     if source not in (None, "-"):
         source = str(Path(source).resolve())
-    base = training.INDUCTION if arguments.recipe else Settings()
+    base = INDUCTION if arguments.recipe else Settings()
     given = {name: getattr(arguments, name) for name in vars(base)}
     chosen = {name: value for name, value in given.items() if value is not None}
     if arguments.resume and chosen:

@@ -70,8 +70,9 @@ def png_bytes(figure: Figure) -> bytes:
 
 @house_style()
 def heatmap_grid(
-    weights: ArrayLike, tokens: Sequence[str], title: str, visible: ArrayLike | None = None
-) -> Figure:
+    weights: ArrayLike, tokens: Sequence[str], title: str, visible: ArrayLike | None = None,
+    titles: Sequence[str] | None = None,
+) -> Figure:  # fmt: skip
     """Attention weights as one heatmap a head, all on the same color scale from 0 to 1.
 
     `weights` is (T, T) or (H, T, T), row i the query, column j the key; `tokens` has T labels, or
@@ -79,12 +80,15 @@ def heatmap_grid(
     query may see at all: the others are hatched, whereas a weight of 0 is the darkest color. NaN,
     infinite weights and weights on hidden cells are marked and counted in a note. Where a panel
     has too few pixels for all cells, a dot shows the largest weight of its block, as a note says.
-    At most 64 heads are drawn. Raises ValueError for other shapes and for arrays that hold no
-    real numbers.
+    `titles` has a name for each head, of one line or two; "head 0" and so on unless given. At most
+    64 heads are drawn. Raises ValueError for other shapes and arrays that hold no real numbers.
     """
     maps, size = _maps(weights)
     names = check_labels(tokens, size, f"the map is {size} x {size}")
     seen = _seen(visible, size)
+    named = [f"head {index}" for index in range(len(maps))] if titles is None else titles
+    if len(named) != len(maps):
+        raise ValueError(f"there are {len(named)} titles for {len(maps)} heads: give one for each")
     count = min(len(maps), MAX_PANELS)
     columns = 2 if count == 4 and size > 12 else grid(count)
     shared = columns > 4  # small panels: labels on the outer edges only
@@ -96,7 +100,7 @@ def heatmap_grid(
     flat = text_width(labels, font) < 0.9 * step * cell / block
     tall = round(30 if flat else text_width(labels, font) + 16)
     wide = round(text_width(labels, font) + 16)
-    head = 30 if np.ndim(weights) == 3 else 8
+    head = 8 if np.ndim(weights) == 2 else 58 if any("\n" in name for name in named) else 30
     gap = (20, head + 6) if shared else (wide + 28, tall + head + 14)
     room = Room(count, columns, (panel, panel), wide + 28, tall + 26, 110, gap, head)
     notes = _heat_notes(maps, seen, block)
@@ -112,7 +116,7 @@ def heatmap_grid(
                 axis.set_ticks([])
         ax.tick_params("x", rotation=0 if flat else 90)
         if np.ndim(weights) == 3:
-            ax.set_title(f"head {index}")
+            ax.set_title(named[index])
     long = panel > 400 and not shared
     axes[0].set_ylabel("query: the token that looks" if long else "query")
     axes[(count - 1) // columns * columns].set_xlabel(

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 Record = Mapping[str, Any]
 FAINT_LINE = "#b9c3ca"
 SCORES = (("induction", BLUE), ("previous", ORANGE))
-TITLES = {"induction": "looks at what came next last time", "previous": "looks at the token before"}
+TITLES = {
+    "induction": "looks at what followed this token earlier",
+    "previous": "looks at the token before",
+}
 
 
 def training_line(records: Sequence[Record], steps: int) -> str:
@@ -135,8 +138,8 @@ def training_figure(records: Sequence[Record], title: str = "A training, and its
     notes = [
         ("", "heads are measured on random tokens that repeat, where language means nothing: "
              "1 would be all weight"),
-        ("", "induction counts the latest repeat alone: at most 0.75 (dashed), and less for a head "
-             "that spreads over older ones"),
+        ("", "induction counts what followed the token in all earlier repeats: at most 0.75 "
+             "(dashed), since the first block has nothing to look back to"),
         ("", "entropy: mean over a layer's heads, 0 = one key, 1 = all keys alike"),
     ]  # fmt: skip
     figure, axes = page(title, notes, Room(4, 2, (560, 330), 70, 60, 170, (250, 74), 44))
