@@ -339,6 +339,13 @@ def test_heads_built_by_hand_score_as_they_should():
     assert made[1].previous < 0.1
 
 
+@pytest.mark.parametrize("tokens", ["The", [1, 2], None])
+def test_what_is_no_tensor_is_told_how_to_become_one(tokens):
+    for call in (gpt(), lambda x: gpt().generate(x, 2)):
+        with pytest.raises(TypeError, match=r"a tensor of whole .* got .*tokenizer\.encode\(text"):
+            call(tokens)
+
+
 def test_probing_leaves_the_model_as_it_was():
     model = gpt(context=8).train()
     with pytest.raises(ValueError, match="too short to repeat anything 4 times"):

@@ -133,6 +133,7 @@ class TinyGPT(nn.Module):
         `caches`, one a layer, hold what earlier calls have seen; `need` is that of
         MultiHeadAttention. Raises ValueError for numbers that are no tokens, and for too many.
         """
+        _check_tensor(tokens)
         flat = tokens.ndim == 1
         tokens = tokens[None] if flat else tokens
         self._check(tokens, 0 if caches is None else caches[0].length)
@@ -184,6 +185,7 @@ class TinyGPT(nn.Module):
         seed         for random numbers of its own; without one, torch's global ones
         slide        at the end of the context, go on from its second half; else stop there
         """
+        _check_tensor(prompt)
         flat = prompt.ndim == 1
         tokens = prompt[None] if flat else prompt
         _check_sampling(tokens, n_new, temperature, top_k, top_p)
@@ -291,6 +293,14 @@ def _pick(
         late = p.cumsum(dim=-1) - p >= top_p
         p = p.masked_fill(late.index_fill(-1, late.new_zeros(1, dtype=torch.int64), False), 0.0)
     return order.gather(-1, torch.multinomial(p, 1, generator=stream))
+
+
+def _check_tensor(tokens: object) -> None:
+    if not isinstance(tokens, Tensor):
+        raise TypeError(
+            f"tokens must be a tensor of whole numbers; got {type(tokens).__name__}. A text becomes "
+            "one by torch.tensor(model.tokenizer.encode(text))"
+        )
 
 
 def _check_sampling(

@@ -28,24 +28,26 @@ from clearhead.views.terminal import Terminal, curve
 MODEL = "tiny-en"
 SENTENCE = "Kubla Khan, Kubla Khan, where is Kubla Khan?"
 PICTURE, NUMBERS = "trained_heads.png", "trained.json"
-PAIRS = 6  # heads in the picture
-FIGURES = {"previous": "token before", "induction": "induction", "first": "first token"}
+PAIRS = 4  # heads in the picture
+FIGURES = {"previous": "token before", "here": "induction", "random": "on random tokens"}
 
 
 @dataclass(frozen=True)
 class HeadFigures:
-    """One head on the words, and on random tokens that repeat: `induction` (see probe.py).
+    """One head on one text.
 
-    entropy and max_prob are means over the rows, previous and first the mean weight on the token
-    before and on the first one, over the rows that see them and another.
+    entropy   mean over the rows, in nats; rows has that of each
+    previous  mean weight on the token before
+    here      mean weight on what followed the same token earlier, over the rows whose token has
+              occurred before; None where none has
+    random    the same in random tokens that repeat, over all rows (induction, in probe.py)
     """
 
     entropy: float
-    max_prob: float
     previous: float
-    first: float
-    induction: float
-    rows: tuple[float, ...]  # the entropy of each, in nats
+    here: float | None
+    random: float
+    rows: tuple[float, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,20 +108,25 @@ def compare(text: str | None, seed: int = 0) -> Change:
 def heads_of(model: TinyGPT, tokens: Sequence[int]) -> Heads:
     """What the heads of a model do with some tokens."""
     probes, figures, maps = probe_heads(model), list[HeadFigures](), []
-    for layer in model.eval()(torch.tensor([tokens]), need="map").layers:
+    text = torch.tensor(tokens)
+    followed = torch.zeros(len(tokens), len(tokens), dtype=torch.bool)
+    followed[:, 1:] = (text[:, None] == text).tril(-1)[:, :-1]  # the key after an equal one
+    again = followed.any(dim=-1)
+    for layer in model.eval()(text[None], need="map").layers:
         seen, attended = layer.map, layer.attended
         assert isinstance(seen, AttentionMap)
         assert isinstance(attended, Attended)
         stats = HeadStats.of(attended, seen)
         means = {name: moments.mean.tolist() for name, moments in stats.metrics.items()}
+        maps.append(seen.dense()[0])
+        copied = (maps[-1] * followed).sum(dim=-1)[:, again].mean(dim=-1).tolist()
         for head in range(stats.n_heads):
             figures.append(HeadFigures(
-                entropy=means["entropy"][head], max_prob=means["max_prob"][head],
-                previous=means["previous"][head], first=means["first_key"][head],
-                induction=probes[len(figures)].induction,
+                entropy=means["entropy"][head], previous=means["previous"][head],
+                here=copied[head] if again.any() else None,
+                random=probes[len(figures)].induction,
                 rows=tuple(attended.entropy[0, head].tolist()),
             ))  # fmt: skip
-        maps.append(seen.dense()[0])
     return Heads(tuple(probe.name for probe in probes), tuple(figures), torch.cat(maps))
 
 
@@ -134,14 +141,13 @@ def table(change: Change) -> list[str]:
         f"ceiling of a mean entropy: ln(T!)/T = {change.ceiling:.3f} nats",
         "",
         "=== The same heads before and after training ===",
-        "        mean entropy (of ceiling)   token before   first token    induction      each row",
+        "        mean entropy (of ceiling)   token before   induction      on random      each row",
         "  head  untrained     trained       untr. trained  untr. trained  untr. trained  trained",
     ]
     for name, was, now in _pairs(change):
         entropies = (f"{x.entropy:.3f} ({x.entropy / change.ceiling:4.0%})" for x in (was, now))
         weights = "  ".join(
-            f"{_share(getattr(was, key))}   {_share(getattr(now, key))}  "
-            for key in ("previous", "first", "induction")
+            f"{_share(getattr(was, key))}   {_share(getattr(now, key))}  " for key in FIGURES
         )
         shares = [row / math.log(i) if i > 1 else None for i, row in enumerate(now.rows, start=1)]
         lines.append(f"  {name:>4}  {'  '.join(entropies)}    {weights} {curve(shares)}")
@@ -149,10 +155,11 @@ def table(change: Change) -> list[str]:
     return [
         *lines,
         "",
-        "token before, first token: mean weight there. induction: on what followed the same token",
-        f"earlier, in {PERIOD} random tokens repeated {REPEATS} times; a perfect head has "
-        f"{most:.2f}, equal attention 0.02.",
-        "Attention shows where a head reads, not why the model answers.",
+        "token before: mean weight there. induction: on what followed the same token earlier, where",
+        f"it occurred before; on random: in {PERIOD} random tokens repeated {REPEATS} times, perfect "
+        f"{most:.2f}, equal",
+        "attention 0.02. each row: entropy along the text, full height being the ceiling.",
+        "A head is layer.head, from 0. Attention shows where it reads, not why the model answers.",
     ]
 
 
@@ -162,8 +169,8 @@ def _pieces(tokens: Sequence[str], most: int = 84) -> str:
     return line if len(line) <= most else f"{line[: most - 25]} ... {line[-20:]}"
 
 
-def _share(x: float) -> str:
-    return f"{x:.2f}".replace("0.", " .", 1)
+def _share(x: float | None) -> str:
+    return "  - " if x is None else f"{x:.2f}".replace("0.", " .", 1)
 
 
 def _pairs(change: Change) -> list[tuple[str, HeadFigures, HeadFigures]]:
@@ -179,6 +186,8 @@ def shown_heads(change: Change) -> dict[int, str]:
     shown: dict[int, str] = {}
     figures = change.trained.figures
     for key, what in FIGURES.items():
+        if getattr(figures[0], key) is None:
+            continue
         best = max(range(len(figures)), key=lambda n: getattr(figures[n], key))
         what = f"{what} {getattr(figures[best], key):.2f}"
         shown.setdefault(best, what)
@@ -210,7 +219,7 @@ def picture(change: Change) -> bytes:
 def results(change: Change) -> dict[str, object]:
     """Every number of a head, at full precision."""
     return {
-        "clearhead": __version__, "torch": torch.__version__, "model": MODEL,
+        "clearhead": __version__, "torch": torch.__version__, "model": MODEL, "sizes": change.sizes,
         "tokens": list(change.tokens), "seed": change.seed, "entropy_unit": "nats",
         "ceiling": change.ceiling,
         "heads": [

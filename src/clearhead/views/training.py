@@ -120,7 +120,7 @@ def duration(seconds: float) -> str:
 
 def _best(look: Record, name: str) -> str:
     head = max(look["heads"], key=lambda head: head[name])
-    return f"{head['layer']}.{head['head']} {head[name]:.2f}"
+    return f"{head[name]:.2f} (head {head['layer']}.{head['head']})"
 
 
 # The picture --------------------------------------------------------------------------------------
