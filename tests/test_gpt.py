@@ -296,6 +296,12 @@ def test_it_learns_pieces_that_occur(tokenizer):
     assert 256 < tokenizer.vocab_size <= 300
     assert len(tokenizer.encode("The cat sat on the mat.")) < 12
     assert "".join(tokenizer.pieces(tokenizer.encode("the cat"))) == "the cat"
+    cat = "\U0001f408"  # four bytes, which no token here has together
+    assert "".join(tokenizer.pieces(tokenizer.encode(f"a {cat}\n"))) == r"a \xf0\x9f\x90\x88" + "\n"
+    assert tokenizer.pieces(range(256)) == [
+        tokenizer._bytes(n).decode("utf-8", "backslashreplace") for n in range(256)
+    ]
+    assert sorted(tokenizer._bytes(n) for n in range(256)) == [bytes([n]) for n in range(256)]
     with pytest.raises(ValueError, match="vocab_size must be at least 256, the bytes; got 255"):
         Tokenizer.train([TEXT], 255)
 

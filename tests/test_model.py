@@ -106,6 +106,34 @@ def test_a_folder_of_that_name_comes_first(model, tmp_path, monkeypatch):
         TinyGPT.load("tiny-fr")
 
 
+@pytest.mark.parametrize(
+    ("file", "damage", "words"),
+    [
+        (
+            "config.json",
+            lambda x: x.replace(b'"n_layers": 2', b'"n_layers": 10000000'),
+            "far too few",
+        ),
+        (
+            "config.json",
+            lambda x: x.replace(b'"d_model": 128', b'"d_model": 1000000000'),
+            "far too few",
+        ),
+        ("model.safetensors", lambda x: x[:-9000] + b"\x00\x7e" * 4500, "is not finite"),
+        ("tokenizer.json", lambda x: x[:99], "tokenizer.json: this is no tokenizer.json"),
+        ("tokenizer.json", lambda x: b"\xff" + x, "tokenizer.json: .*utf-8"),
+    ],
+)
+def test_a_damaged_folder_is_refused_in_words(file, damage, words, tmp_path):
+    for path in FOLDER.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    content = (tmp_path / file).read_bytes()
+    assert damage(content) != content
+    (tmp_path / file).write_bytes(damage(content))
+    with pytest.raises(ValueError, match=words):
+        TinyGPT.load(tmp_path)
+
+
 # The demo -----------------------------------------------------------------------------------------
 
 

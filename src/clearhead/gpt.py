@@ -26,6 +26,7 @@ from clearhead.engine import DTYPES
 from clearhead.files import json_text, make_directory, write_files
 from clearhead.nn import AttentionOutput, MultiHeadAttention
 from clearhead.rule import shape_of
+from clearhead.sampling import How, check_sampling, pick
 from clearhead.tokens import Tokenizer
 
 FORMAT = "clearhead TinyGPT"
@@ -188,7 +189,7 @@ class TinyGPT(nn.Module):
         _check_tensor(prompt)
         flat = prompt.ndim == 1
         tokens = prompt[None] if flat else prompt
-        _check_sampling(tokens, n_new, temperature, top_k, top_p)
+        check_sampling(tokens, n_new, temperature, top_k, top_p)
         context = self.config.context
         if tokens.shape[1] > context and not slide:
             raise ValueError(
@@ -204,7 +205,7 @@ class TinyGPT(nn.Module):
         finally:
             self.train(training)
 
-    def _write(self, tokens: Tensor, n_new: int, slide: bool, how: "_How") -> Tensor:
+    def _write(self, tokens: Tensor, n_new: int, slide: bool, how: How) -> Tensor:
         context = self.config.context
         caches: list[KVCache] = []
         fed = tokens[:, -context:]
@@ -215,7 +216,7 @@ class TinyGPT(nn.Module):
                 caches, fed = [], tokens[:, -max(1, context // 2) :]
             caches = caches or [KVCache() for _ in self.blocks]
             logits = self(fed, caches).logits[:, -1]  # (B, V)
-            fed = _pick(logits.float(), *how)
+            fed = pick(logits.float(), *how)
             tokens = torch.cat([tokens, fed], dim=1)
         return tokens
 
@@ -263,59 +264,30 @@ class TinyGPT(nn.Module):
         config = _read_config(folder / CONFIG)
         tokenizer = None
         if (folder / TOKENIZER).exists():
-            tokenizer = Tokenizer.from_json((folder / TOKENIZER).read_text("utf-8"))
+            try:
+                tokenizer = Tokenizer.from_json((folder / TOKENIZER).read_text("utf-8"))
+            except ValueError as error:
+                raise ValueError(f"{folder / TOKENIZER}: {error}") from error
         try:
             weights = load((folder / WEIGHTS).read_bytes())
         except SafetensorError as error:
             raise ValueError(f"{folder / WEIGHTS} is no whole safetensors file: {error}") from error
+        held = sum(weight.numel() for weight in weights.values())
+        wide = max(config.d_model, config.d_ff or 0)
+        if config.n_layers * config.d_model * wide > 100 * (held + 1):  # before it is built
+            raise ValueError(f"{folder / WEIGHTS} has {held:,} numbers, far too few for its config")
         model = cls(config, tokenizer)
         _check_weights(folder / WEIGHTS, weights, model.state_dict())
         model.load_state_dict({name: weight.float() for name, weight in weights.items()})
         return model.eval()
 
 
-_How = tuple[float, int | None, float | None, torch.Generator | None]
-
-
-def _pick(
-    logits: Tensor, temperature: float, top_k: int | None, top_p: float | None,
-    stream: torch.Generator | None,
-) -> Tensor:  # fmt: skip
-    """One token for each row of (B, V) logits, (B, 1)."""
-    if temperature == 0:
-        return logits.argmax(dim=-1, keepdim=True)
-    ordered, order = logits.sort(dim=-1, descending=True, stable=True)
-    ordered = (ordered - ordered[:, :1]) / max(temperature, 1e-6)
-    if top_k is not None:
-        ordered[:, top_k:] = -math.inf
-    p = ordered.softmax(dim=-1)
-    if top_p is not None:  # a token is kept while those before it do not reach p
-        late = p.cumsum(dim=-1) - p >= top_p
-        p = p.masked_fill(late.index_fill(-1, late.new_zeros(1, dtype=torch.int64), False), 0.0)
-    return order.gather(-1, torch.multinomial(p, 1, generator=stream))
-
-
 def _check_tensor(tokens: object) -> None:
     if not isinstance(tokens, Tensor):
         raise TypeError(
-            f"tokens must be a tensor of whole numbers; got {type(tokens).__name__}. A text becomes "
-            "one by torch.tensor(model.tokenizer.encode(text))"
+            f"tokens must be a tensor of whole numbers; got {type(tokens).__name__}. Of a text it "
+            "is torch.tensor(model.tokenizer.encode(text))"
         )
-
-
-def _check_sampling(
-    tokens: Tensor, n_new: int, temperature: float, top_k: int | None, top_p: float | None
-) -> None:
-    if tokens.ndim != 2 or not tokens.shape[1]:
-        raise ValueError(f"the prompt must be (B, T) or (T,), T at least 1; got {shape_of(tokens)}")
-    if n_new < 0:
-        raise ValueError(f"n_new must be at least 0; got {n_new}")
-    if not 0 <= temperature < math.inf:
-        raise ValueError(f"temperature must be at least 0 and finite; got {temperature}")
-    if top_k is not None and top_k < 1:
-        raise ValueError(f"top_k must be at least 1; got {top_k}")
-    if top_p is not None and not 0 < top_p <= 1:
-        raise ValueError(f"top_p must be above 0 and at most 1; got {top_p}")
 
 
 def _read_config(path: Path) -> GPTConfig:
@@ -339,6 +311,7 @@ def _read_config(path: Path) -> GPTConfig:
 def _check_weights(path: Path, weights: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
     wrong = [f"{name} is missing" for name in sorted(set(own) - set(weights))]
     wrong += [f"{name} holds no floats" for name, x in weights.items() if x.dtype not in DTYPES]
+    wrong += [f"{name} is not finite" for name, x in weights.items() if not x.isfinite().all()]
     wrong += [f"{name} is unknown" for name in sorted(set(weights) - set(own))]
     wrong += [
         f"{name} is {shape_of(weights[name])}, not {shape_of(own[name])}"

@@ -81,7 +81,8 @@ def compare(text: str | None, seed: int = 0) -> Change:
     Raises ValueError for a text that is too short or too long.
     """
     model = TinyGPT.load(BOX / MODEL)  # by its path: a folder of that name here is another model
-    assert model.tokenizer is not None
+    if model.tokenizer is None:
+        raise ValueError(f"{BOX / MODEL} has lost its tokenizer.json: install clearhead again")
     tokens = model.tokenizer.encode(SENTENCE if text is None else text)
     if not 2 <= len(tokens) <= model.config.context:
         raise ValueError(
@@ -155,11 +156,11 @@ def table(change: Change) -> list[str]:
     return [
         *lines,
         "",
-        "token before: mean weight there. induction: on what followed the same token earlier, where",
-        f"it occurred before; on random: in {PERIOD} random tokens repeated {REPEATS} times, perfect "
-        f"{most:.2f}, equal",
-        "attention 0.02. each row: entropy along the text, full height being the ceiling.",
-        "A head is layer.head, from 0. Attention shows where it reads, not why the model answers.",
+        "token before: mean weight there. induction: on what followed the same token earlier,",
+        f"where it occurred before; on random: in {PERIOD} random tokens repeated {REPEATS} times,",
+        f"perfect {most:.2f}, equal attention 0.02. each row: entropy along the text, full height",
+        "being the ceiling. A head is layer.head, from 0.",
+        "Attention shows where a head reads, not why the model answers.",
     ]
 
 

@@ -53,8 +53,20 @@ class Tokenizer:
         return str(self._inner.decode(list(tokens), skip_special_tokens=False))
 
     def pieces(self, tokens: Sequence[int]) -> list[str]:
-        """Each token as text of its own, for labels."""
-        return [self.decode([token]) for token in tokens]
+        """Each token as text of its own, for labels; bytes of a character cut in two as \\xe6."""
+        texts = [self.decode([token]) for token in tokens]
+        return [
+            self._bytes(token).decode("utf-8", "backslashreplace") if "\ufffd" in text else text
+            for token, text in zip(tokens, texts, strict=True)
+        ]
+
+    def _bytes(self, token: int) -> bytes:
+        """What a token spells: its name has a visible character for each byte, as in GPT-2."""
+        shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
+        hidden = [byte for byte in range(256) if byte not in shown]
+        names = {chr(byte): byte for byte in shown}
+        names |= {chr(256 + n): byte for n, byte in enumerate(hidden)}
+        return bytes(names[letter] for letter in self._inner.id_to_token(token) or "")
 
     def to_json(self) -> str:
         return str(self._inner.to_str(pretty=False))
