@@ -10,7 +10,7 @@ import math
 
 import dense
 import torch
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 LAWS = []
@@ -33,7 +33,7 @@ def some(n: int):
     """n random cases: small ones as they come, so no time is spent on shrinking them."""
     return settings(
         max_examples=n * LONGER, deadline=None, derandomize=LONGER == 1, database=None,
-        phases=[Phase.generate], suppress_health_check=list(HealthCheck),
+        phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck),
     )  # fmt: skip
 
 
@@ -283,6 +283,9 @@ def entropy_in_float32_is_right_to_five_digits(m) -> None:
     """1e-5 of itself (of 0.01 nats for a collapsed row), where the dense way keeps as much."""
 
     @some(30)
+    @example(497)  # rows of 0.004 to 0.085 nats, which float32 alone does not hold
+    @example(1044)
+    @example(64447)
     @given(seeds)
     def check(seed: int) -> None:
         case = Case(seed)

@@ -121,7 +121,12 @@ MUTANTS = {
         "addcmul_(d, part.l)",
         "addcmul_(d, part.l, value=-1)",
     ),
-    "lse in base 2": ("softmax.py", "lse = part.m + log_l", "lse = part.m + log_l * LOG2_E"),
+    "lse in base 2": ("softmax.py", "(part.m + log_l)", "(part.m + log_l * LOG2_E)"),
+    "a collapsed row is summed like others": (
+        "softmax.py",
+        "if l.amin() < 1 + LITTLE:",
+        "if False:",
+    ),
     "an empty row is NaN": ("softmax.py", "part.l.masked_fill(nothing, 1.0)", "part.l"),
     "0 times -inf": ("softmax.py", "        scores.clamp_(min=FAR)\n", "        pass\n"),
     "sink left out": ("softmax.py", "l=alone.l + 1", "l=alone.l"),

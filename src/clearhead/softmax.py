@@ -14,7 +14,9 @@ order. At the end
 
 where nothing large is subtracted from anything large. lse - E[s] is the same entropy on paper, and
 loses it in float32 as soon as the scores are large. For the same reason lse comes in two parts: at
-scores of 1e9 its last digit is worth 64, and log l would be lost in it.
+scores of 1e9 its last digit is worth 64, and log l would be lost in it. And l, where one key has
+nearly all the weight, is 1 + little, and the little is all that the entropy is made of: such a row
+is summed in float64.
 """
 
 import math
@@ -26,6 +28,7 @@ from torch import Tensor
 LOG2_E = 1 / math.log(2)
 LN_2 = math.log(2)
 FAR = -1e4  # e to this is 0, and 0 times this is 0; with -inf that would be NaN
+LITTLE = 0.01  # beside 1; of less than that, float32 keeps too few digits
 
 
 @dataclass(eq=False)
@@ -33,6 +36,7 @@ class Partial:
     """What rows remember of their keys so far: m, l, u, c (..., rows) and o (..., rows, n).
 
     Where nothing has been seen m is the lowest finite number, so that m - m is 0 and not NaN.
+    l becomes float64 when a row needs it, where the device has that.
     """
 
     m: Tensor
@@ -98,7 +102,7 @@ def absorb(
     if masked:
         scores.clamp_(min=FAR)
     weights = torch.exp2(scores, out=room)
-    part.l.add_(weights.sum(dim=-1))
+    _add_up(part, weights)
     if positions is not None:
         part.u.add_(scores.mul_(weights).sum(dim=-1), alpha=LN_2)
     if values is not None:
@@ -106,6 +110,21 @@ def absorb(
         part.o.baddbmm_(dropped, values)
     if positions is not None:
         part.c.add_(weights.mul_(positions).sum(dim=-1))
+
+
+def _add_up(part: Partial, weights: Tensor) -> None:
+    """Add the weights to l, in float64 as soon as a row has all but little of it on one key."""
+    total = weights.sum(dim=-1)
+    l = part.l + total  # noqa: E741
+    if l.amin() < 1 + LITTLE:
+        rows = ((l < 1 + LITTLE) & (total > 1 - LITTLE)).nonzero(as_tuple=True)  # the key is here
+        l = _wide(l)  # noqa: E741
+        l[rows] = part.l[rows] + weights[rows].sum(dim=-1, dtype=l.dtype)
+    part.l = l
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x if x.device.type == "mps" else x.double()  # which has no float64
 
 
 def merge(a: Partial, b: Partial) -> Partial:
@@ -118,7 +137,7 @@ def merge(a: Partial, b: Partial) -> Partial:
     _rescale(first, m)
     _rescale(second, m)
     return Partial(
-        m, first.l + second.l, first.u + second.u, first.c + second.c, first.o + second.o
+        m, _wide(first.l) + second.l, first.u + second.u, first.c + second.c, first.o + second.o
     )
 
 
@@ -145,12 +164,12 @@ def finish(part: Partial, sink: Tensor | None = None) -> Finished:
     nothing = part.l == 0
     some = part.l.masked_fill(nothing, 1.0)  # an empty row: 0 / 1
     log_l = some.log()
-    lse = part.m + log_l
+    lse = (part.m + log_l).to(part.m)
     return Finished(
-        out=part.o / some.unsqueeze(-1),
+        out=part.o / some.to(part.o).unsqueeze(-1),
         lse=lse.masked_fill(nothing, -math.inf),
-        lse_low=((part.m - lse) + log_l).nan_to_num_(nan=0.0),  # nothing seen, or a NaN
-        entropy=(log_l - part.u / some).clamp_(min=0) + 0.0,
+        lse_low=((part.m - lse) + log_l).to(part.m).nan_to_num_(nan=0.0),  # nothing seen, or a NaN
+        entropy=((log_l - part.u / some).clamp_(min=0) + 0.0).to(part.m),
         max_score=max_score,
-        mean_key=part.c / some,
+        mean_key=(part.c / some).to(part.m),
     )
