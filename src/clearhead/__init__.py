@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from clearhead import scratch as scratch
     from clearhead.cache import KVCache as KVCache
+    from clearhead.capture import AttentionInputs as AttentionInputs
+    from clearhead.capture import observe as observe
     from clearhead.config import AttentionConfig as AttentionConfig
     from clearhead.config import Rotary as Rotary
     from clearhead.engine import Attended as Attended
@@ -23,12 +25,15 @@ if TYPE_CHECKING:
     from clearhead.nn import AttentionOutput as AttentionOutput
     from clearhead.nn import MultiHeadAttention as MultiHeadAttention
     from clearhead.rule import Rule as Rule
+    from clearhead.run import Run as Run
+    from clearhead.run import load as load
     from clearhead.stats import HeadStats as HeadStats
 
 __version__ = "0.1.0"
 __all__ = [
     "Attended",
     "AttentionConfig",
+    "AttentionInputs",
     "AttentionMap",
     "AttentionOutput",
     "GPTConfig",
@@ -37,15 +42,19 @@ __all__ = [
     "MultiHeadAttention",
     "Rotary",
     "Rule",
+    "Run",
     "TinyGPT",
     "__version__",
     "attention",
+    "load",
+    "observe",
     "scratch",
 ]
 
 _HOME = {
     "Attended": "engine",
     "AttentionConfig": "config",
+    "AttentionInputs": "capture",
     "AttentionMap": "map",
     "AttentionOutput": "nn",
     "GPTConfig": "gpt",
@@ -54,8 +63,11 @@ _HOME = {
     "MultiHeadAttention": "nn",
     "Rotary": "config",
     "Rule": "rule",
+    "Run": "run",
     "TinyGPT": "gpt",
     "attention": "engine",
+    "load": "run",
+    "observe": "capture",
 }
 
 

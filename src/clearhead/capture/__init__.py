@@ -1,0 +1,64 @@
+"""Observing a model: every attention call that it makes, as it makes it, and nothing of it changed.
+
+`observe` is the door. patches.py puts functions in place of others and back, those of entries.py;
+inputs.py and modules.py read what a call was given; masks.py finds the Rule behind a mask;
+looking.py has the engine look, and proves that what it saw is the call; passes.py knows where in a
+sequence it stands, keeping.py what is kept of it, and observer.py holds these together.
+"""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from torch import nn
+
+from clearhead.capture.inputs import AttentionInputs
+from clearhead.capture.keeping import Wanted, by_layer
+from clearhead.capture.observer import Adapter, Each, Observer
+
+__all__ = ["Adapter", "AttentionInputs", "Observer", "observe"]
+
+KEEPS = ("stats", "qk")
+
+
+def observe(
+    model: nn.Module, *, keep: str = "stats", layers: Collection[int | str] | None = None,
+    heads: Collection[int | str] | None = None, rows: int | None = None,
+    out: str | Path | None = None, verify: bool = True,
+    adapters: Mapping[type[nn.Module], Adapter] | None = None,
+    each: Each | None = None,
+) -> Observer:  # fmt: skip
+    """Watch every attention call of a model, any PyTorch or transformers model, as it is.
+
+        with observe(model) as run:
+            model(**inputs)
+        run.heads()                             one record a head
+        run.map("3.5")                          with keep="qk": any weight of that head, exactly
+
+    The model computes what it would have computed anyway, bit for bit: no hook is set, no
+    configuration, mask, kernel or random number is touched, and everything is back in its place
+    afterwards, whatever happened. Each call is then looked at by the engine, in memory that grows
+    with its length, and proved on 64 of its rows: the engine's own output is compared with what
+    the model got. A call that fails is left out, and run.notes says which, with both numbers.
+
+    keep      "stats": figures of rows and statistics of heads. "qk": q and k of every call too,
+              in the model's dtype, which run.map needs
+    layers    only these, by number (in the order of their first calls) or by module name
+    heads     only these, by number, or by name as in "3.5"
+    rows      look at a sample of so many queries, against all the keys that they may see
+    out       a folder: each call is written as it happens, and nothing is gathered in memory
+    verify    whether to compare
+    adapters  for modules that compute softmax(q k') v by hand: by class, a function
+              (module, args, kwargs, result) -> clearhead.AttentionInputs
+    each      called with every Call and its inputs, while it is being looked at
+
+    Raises ValueError for wrong arguments and, at the end, if no call was seen, saying why; OSError
+    for a disk that refuses.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"observe takes a torch.nn.Module; got {type(model).__name__}")
+    if keep not in KEEPS:
+        raise ValueError(f'keep must be "stats" or "qk"; got {keep!r}')
+    if rows is not None and rows < 1:
+        raise ValueError(f"rows must be at least 1, or None for all; got {rows}")
+    wanted = Wanted(keep, layers, by_layer(heads), rows, verify)
+    return Observer(model, wanted, None if out is None else Path(out), adapters or {}, each)

@@ -1,0 +1,223 @@
+"""What a call of attention was given, read from the arguments of each function that computes one.
+
+Every reader returns the same record, `AttentionInputs`: the queries, keys and values that the call
+itself saw, after rotary positions and norms, the Rule that it followed, and what it made of them.
+
+Letters: B batch, H query heads, G key heads, T queries, S keys, D head size.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.capture.masks import MaskCache
+from clearhead.engine import Attended
+from clearhead.rule import Rule, shape_of
+
+
+class Unreadable(Exception):
+    """A call that cannot be observed; the words say why."""
+
+
+def same(out: Tensor, rows: Tensor) -> Tensor:
+    """What is made of an output before it is seen: nothing."""
+    return out
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionInputs:
+    """One call of attention as it was made.
+
+    q (B, H, T, D), k (B, G, S, D), v (B, G, S, Dv) and the rule. `made` is what the model got out
+    of it, (B, H, T, Dv), or with `finish` what was made of that in the same function, (B, T, n):
+    finish(out, rows) does the same with the rows (R,) of an output (B, H, R, Dv). `unsure` says why
+    the two cannot agree, such as dropout. mask_bytes counts a mask that had to be kept as it is.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    rule: Rule
+    made: Tensor | None
+    entry: str = "an adapter"
+    cross: bool = False
+    finish: Callable[[Tensor, Tensor], Tensor] = field(default=same)
+    unsure: str | None = None
+    mask_bytes: int = 0
+
+
+# PyTorch's fused attention ------------------------------------------------------------------------
+
+
+def of_sdpa(
+    made: Tensor, cross: bool, masks: MaskCache,
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
+    enable_gqa: bool = False,
+) -> AttentionInputs:  # fmt: skip
+    """torch.nn.functional.scaled_dot_product_attention, by its own parameters."""
+    lengths = None
+    if query.is_nested:
+        query, key, value, made, lengths = _padded(query, key, value, made)
+    q, k, v, made = (_four(x) for x in (query, key, value, made))
+    B = max(x.shape[0] for x in (q, k, v))
+    q, k, v = (x.expand(B, -1, -1, -1) for x in (q, k, v))
+    if k.shape[1] != v.shape[1]:
+        heads = max(k.shape[1], v.shape[1])
+        k, v = (x.expand(-1, heads, -1, -1) for x in (k, v))
+    rule, kept = Rule(scale=scale), 0
+    if attn_mask is not None:
+        wide = attn_mask if attn_mask.ndim != 3 or query.ndim != 3 else attn_mask.unsqueeze(1)
+        rule, kept = _with_mask(rule, wide, q, k, cross, masks)
+    elif is_causal:
+        rule = replace(rule, causal=True, offset=0)
+    if lengths is not None:
+        rule = _with_lengths(rule, lengths, q, k, cross)
+    dropped = "dropout" if dropout_p > 0 else None
+    return AttentionInputs(q, k, v, rule, made, "sdpa", cross, unsure=dropped, mask_bytes=kept)
+
+
+def _four(x: Tensor) -> Tensor:
+    """(..., T, D) with as many leading axes as one likes as (B, H, T, D)."""
+    if x.ndim == 2:
+        return x[None, None]
+    return x.unsqueeze(1) if x.ndim == 3 else x.flatten(0, x.ndim - 4)
+
+
+def _padded(*nested: Tensor) -> tuple[Any, ...]:
+    """Nested (B, H, ragged, D) tensors, padded with zeros, and the length of each key row."""
+    lengths = torch.tensor([part.shape[-2] for part in nested[1].unbind()])
+    return (*(torch.nested.to_padded_tensor(x, 0.0) for x in nested), lengths)
+
+
+def _with_lengths(rule: Rule, lengths: Tensor, q: Tensor, k: Tensor, cross: bool) -> Rule:
+    """The rule of a batch whose elements have so many keys."""
+    real = (torch.arange(k.shape[2]) < lengths[:, None]).to(k.device)
+    alike = not cross and q.shape[2] == k.shape[2]
+    return replace(rule, key_mask=real, query_mask=real if alike else None)
+
+
+def _with_mask(
+    rule: Rule, mask: Tensor, q: Tensor, k: Tensor, cross: bool, masks: MaskCache
+) -> tuple[Rule, int]:
+    """The rule with what a mask says, and the bytes of what had to be kept of it."""
+    B, H, T, S = q.shape[0], q.shape[1], q.shape[2], k.shape[2]
+    found = masks.reduce(mask, B, H, T, S, self_attention=not cross)
+    fields = ("causal", "offset", "window", "key_mask", "query_mask", "segments", "mask", "bias")
+    said = {name: getattr(found.rule, name) for name in fields}
+    return replace(rule, **said), found.kept_bytes
+
+
+# transformers' interface --------------------------------------------------------------------------
+
+FUSED = ("flash", "paged", "flex", "sage", "kernels-community")
+
+
+def of_interface(
+    result: Any, name: str, cross: bool, masks: MaskCache,
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor,
+    attention_mask: Tensor | None = None, dropout: float = 0.0, scaling: float | None = None,
+    is_causal: bool | None = None, position_bias: Tensor | None = None,
+    softcap: float | None = None, s_aux: Tensor | None = None, **_: Any,
+) -> AttentionInputs:  # fmt: skip
+    """What transformers' models call as attention_interface, by the names that it gives them.
+
+    On "sdpa" a mask that is None stands for causal, top-left, in a causal module; on "eager" it
+    stands for nothing.
+    """
+    if any(part in name for part in FUSED):
+        raise Unreadable(
+            f"it runs on {name!r}, whose masks clearhead does not read; load the model with "
+            'attn_implementation="sdpa"'
+        )
+    T = query.shape[2]
+    rule, kept = Rule(scale=_scale(module, query, scaling), softcap=softcap), 0
+    if attention_mask is not None:
+        mask = attention_mask[..., : key.shape[2]]
+        rule, kept = _with_mask(rule, mask, query, key, cross, masks)
+    elif name == "sdpa":
+        asked = is_causal if is_causal is not None else getattr(module, "is_causal", True)
+        if asked and T > 1:
+            rule = replace(rule, causal=True, offset=0)
+    if position_bias is not None:
+        rule, more = _with_bias(rule, position_bias)
+        kept += more
+    sinks = s_aux if s_aux is not None else getattr(module, "sinks", None)
+    if isinstance(sinks, Tensor) and sinks.ndim == 1 and len(sinks) == query.shape[1]:
+        rule = replace(rule, sinks=sinks.detach())
+    made = result[0].transpose(1, 2)
+    B = made.shape[0]  # learned queries may have a batch of one
+    q, k, v = (x.expand(B, -1, -1, -1) for x in (query, key, value))
+    dropped = "dropout" if dropout > 0 and (name == "sdpa" or module.training) else None
+    return AttentionInputs(q, k, v, rule, made, name, cross, unsure=dropped, mask_bytes=kept)
+
+
+def _scale(module: nn.Module, query: Tensor, scaling: float | None) -> float:
+    if scaling is not None:
+        return float(scaling)
+    size = getattr(module, "head_dim", None)
+    return 1 / math.sqrt(size if isinstance(size, int) else query.shape[-1])
+
+
+def _with_bias(rule: Rule, bias: Tensor) -> tuple[Rule, int]:
+    """The rule with a bias more; one that is all zero says nothing."""
+    bias = bias.detach()
+    if not bias.any():
+        return rule, 0
+    if rule.bias is not None:
+        bias = bias + rule.bias
+    return replace(rule, bias=bias), bias.numel() * bias.element_size()
+
+
+# Our own engine, and whoever tells us -------------------------------------------------------------
+
+
+def of_engine(
+    result: Attended | Tensor, cross: bool, masks: MaskCache,
+    q: Tensor, k: Tensor, v: Tensor | None = None, rule: Rule | None = None,
+    *, dropout: float = 0.0, **_: Any,
+) -> AttentionInputs:  # fmt: skip
+    """clearhead's own attention(...) and output(...)."""
+    made = result.out if isinstance(result, Attended) else result
+    if v is None or made is None:
+        raise Unreadable("it asks clearhead.attention for statistics only, v=None: there is no out")
+    q, k, v, made = (x[(None,) * (4 - x.ndim)] for x in (q, k, v, made))
+    dropped = "dropout" if dropout > 0 else None
+    return AttentionInputs(q, k, v, Rule() if rule is None else rule, made, "clearhead", cross,
+                  unsure=dropped)  # fmt: skip
+
+
+def of_weights(weights: Tensor, cross: bool, masks: MaskCache) -> AttentionInputs:
+    """The weights (B, H, T, S) that a model returned itself, as a call: q k' = 0, bias = log p."""
+    B, H, T, S = weights.shape
+    if T != S and not cross:
+        raise Unreadable(
+            f"the weights that it returns are {shape_of(weights)}: of some layout of its own, and "
+            "not of every token for every token"
+        )
+    total = weights.double().sum(dim=-1)
+    lost = float((total - 1).abs()[total > 0.5].max()) if bool((total > 0.5).any()) else 1.0
+    # Adding up S numbers in the model's dtype, each of them rounded.
+    if lost > 4 * torch.finfo(weights.dtype).eps * max(S, 16) ** 0.5:
+        raise Unreadable(f"the weights that it returns do not sum to 1: a row is off by {lost:.2g}")
+    nothing = weights.new_zeros(B, 1, S, 1, dtype=torch.float32)
+    bias = weights.detach().float().log()
+    rule = Rule(scale=1.0, bias=bias)
+    return AttentionInputs(
+        nothing.new_zeros(B, H, T, 1), nothing, nothing, rule, None, "its own weights", cross,
+        unsure="the model's own weights", mask_bytes=bias.numel() * bias.element_size(),
+    )  # fmt: skip
+
+
+def check_told(told: object) -> AttentionInputs:
+    """What an adapter returned. Raises TypeError or ValueError for what is no AttentionInputs."""
+    if not isinstance(told, AttentionInputs):
+        raise TypeError(f"an adapter returns clearhead.AttentionInputs; got {type(told).__name__}")
+    shapes = ", ".join(f"{n} {shape_of(getattr(told, n))}" for n in ("q", "k", "v"))
+    if any(x.ndim != 4 for x in (told.q, told.k, told.v)):
+        raise ValueError(f"an adapter's q, k and v are (B, heads, tokens, size); got {shapes}")
+    return told

@@ -1,0 +1,152 @@
+"""One call of attention, looked at: its figures by the engine, and proof that it is that call.
+
+The proof: on sampled rows the engine's output is held against what the model got. What they may
+differ by is what the model's own dtype loses on those very rows, found by computing them a third
+time, densely, in that dtype.
+"""
+
+import random
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from clearhead.bound import BoundRule
+from clearhead.calls import Check
+from clearhead.capture.inputs import AttentionInputs, Unreadable
+from clearhead.engine import Attended, attention
+from clearhead.map import AttentionMap
+from clearhead.rule import Rule
+from clearhead.stats import HeadStats
+
+BLOCK = 16  # neighboring rows that are sampled together
+CHECKED, TOGETHER = 64, 32  # rows that are compared in a call, and in one piece
+SLACK = 4  # times what the dense way loses
+FIGURES = ("lse", "lse_low", "entropy", "max_score", "mean_key", "visible", "sink_mass")
+
+Spans = list[tuple[int, int]]
+
+
+@dataclass(frozen=True, eq=False)
+class Looked:
+    """Figures of the rows (B, H, R) by name, statistics of the heads, and which rows those are."""
+
+    figures: dict[str, Tensor]
+    stats: HeadStats
+    spans: Spans
+
+
+def spans_of(T: int, rows: int | None, seed: str, block: int = BLOCK) -> Spans:
+    """Blocks of neighboring rows, `rows` in all, one in each part of the T; all rows for None."""
+    if rows is None or rows >= T:
+        return [(0, T)]
+    n = -(-rows // block)
+    chance, spans = random.Random(seed), list[tuple[int, int]]()
+    for part in range(n):
+        size = rows * (part + 1) // n - rows * part // n
+        low, high = T * part // n, T * (part + 1) // n
+        at = chance.randint(low, high - size)
+        spans.append((at, at + size))
+    return spans
+
+
+def rule_of_rows(rule: Rule, bound: BoundRule, i0: int, i1: int) -> Rule:
+    """What a rule says to the queries i0:i1, as a call of their own."""
+    if (i0, i1) == (0, bound.T):
+        return rule
+    parts: dict[str, Tensor | int | None] = {"offset": bound.offset + i0}
+    if rule.query_mask is not None:
+        parts["query_mask"] = rule.query_mask[:, i0:i1]
+    for name in ("mask", "bias"):
+        value = getattr(rule, name)
+        if value is not None and value.ndim > 1 and value.shape[-2] > 1:
+            parts[name] = value[..., i0:i1, :]
+    return replace(rule, **parts)  # type: ignore[arg-type]
+
+
+@torch.no_grad()
+def look(inputs: AttentionInputs, rows: int | None, seed: str) -> Looked:
+    """Every figure of a call, of all its rows or of a sample of them against all their keys."""
+    q, k, rule = inputs.q.detach(), inputs.k.detach(), inputs.rule
+    bound = BoundRule(rule, q, k)
+    spans = spans_of(bound.T, rows, seed)
+    found: list[Attended] = []
+    stats = HeadStats.empty(bound.H)
+    for i0, i1 in spans:
+        mine, part = rule_of_rows(rule, bound, i0, i1), q[:, :, i0:i1]
+        attended = attention(part, k, None, mine)
+        stats = stats.merge(HeadStats.of(attended, AttentionMap(part, k, mine, lse=attended)))
+        found.append(attended)
+    figures = {n: torch.cat([getattr(a, n) for a in found], dim=-1).cpu() for n in FIGURES}
+    return Looked(figures, stats, spans)
+
+
+@torch.no_grad()
+def check(inputs: AttentionInputs, seed: str) -> Check:
+    """How closely the engine's output agrees with what the model got, on rows that see something.
+
+    Raises Unreadable, with both numbers, where the call is not the one that was read.
+    """
+    if inputs.unsure is not None or inputs.made is None:
+        return Check(0, 0.0, 0.0, inputs.unsure or "nothing to compare with")
+    bound = BoundRule(inputs.rule, inputs.q, inputs.k)
+    worst, allowed, rows = 0.0, 0.0, 0
+    for i0, i1 in spans_of(bound.T, CHECKED, seed, TOGETHER):
+        rule = rule_of_rows(inputs.rule, bound, i0, i1)
+        q, k, v = (x.detach() for x in (inputs.q[:, :, i0:i1], inputs.k, inputs.v))
+        ours = attention(q, k, v, rule)
+        at = torch.arange(i0, i1, device=q.device)
+        assert ours.out is not None
+        seen = (ours.visible > 0).all(dim=1)  # (B, R): a row that sees nothing is made up by each
+        if rule.query_mask is not None:
+            seen = seen & rule.query_mask.to(seen.device)
+        if not seen.any():
+            continue
+        made = _rows_of(inputs.made.detach(), inputs, i0, i1)
+        low = _dense(q, k, v, rule, made.dtype)
+        wide = torch.promote_types(made.dtype, torch.float32)
+        exact, rough = (inputs.finish(x.to(wide), at) for x in (ours.out, low))
+        gap, loss, size = (
+            _largest(x, seen) for x in (made.to(wide) - exact, rough - exact, made.to(wide))
+        )
+        eps = torch.finfo(made.dtype).eps
+        worst, rows = max(worst, gap), rows + int(seen.sum())
+        allowed = max(allowed, SLACK * loss + 16 * eps * size)
+    if not rows:
+        return Check(0, 0.0, 0.0, "no sampled row sees anything")
+    if not worst <= allowed:
+        raise Unreadable(
+            f"the engine's output differs from the model's by {worst:.3g} where its dtype explains "
+            f"{allowed:.3g}: this is not softmax(q k') v under {inputs.rule!r}"
+        )
+    return Check(rows, worst, allowed, None)
+
+
+def _rows_of(made: Tensor, inputs: AttentionInputs, i0: int, i1: int) -> Tensor:
+    return made[:, i0:i1] if made.ndim == 3 else made[:, :, i0:i1]
+
+
+def _largest(x: Tensor, seen: Tensor) -> float:
+    """The largest number in the rows that are seen; x is (B, H, R, n) or (B, R, n)."""
+    x = x if x.ndim == 3 else x.transpose(1, 2).flatten(2)
+    found = x.abs().amax(dim=-1)[seen]
+    return float(found.nan_to_num(nan=torch.inf).max())
+
+
+def _dense(q: Tensor, k: Tensor, v: Tensor, rule: Rule, dtype: torch.dtype) -> Tensor:
+    """Rows (B, H, R, Dv) as whoever works in `dtype` would compute them, one tensor a step."""
+    bound = BoundRule(rule, q, k)
+    group = bound.H // bound.G
+    q, k, v = (x.to(dtype) for x in (q, k, v))
+    k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))
+    scores = (q * bound.scale) @ k.transpose(-1, -2)
+    where = (0, bound.T, 0, bound.S)
+    scores = bound.shape_scores_(scores, *where)
+    hidden = bound.hidden(*where)
+    if hidden is not None:
+        scores = scores.masked_fill(hidden, -torch.inf)
+    if rule.sinks is not None:
+        sink = rule.sinks.to(scores)[None, :, None, None].expand(*scores.shape[:3], 1)
+        scores = torch.cat([scores, sink], dim=-1)
+    weights = torch.softmax(scores, dim=-1)[..., : bound.S]
+    return weights.nan_to_num(nan=0.0) @ v

@@ -1,0 +1,607 @@
+"""Observing: the model computes what it would have computed, and what is seen is what it did."""
+
+import copy
+import dataclasses
+import gc
+import io
+import math
+import threading
+import weakref
+
+import pytest
+import torch
+import zoo
+from torch import Tensor, nn
+from torch.nn import functional as F
+from zoo import judged, observed, weights_of
+
+import clearhead as ch
+from clearhead.capture import AttentionInputs, observe
+
+CAUSAL = nn.Transformer.generate_square_subsequent_mask(9)
+
+
+# transformers: every kind, beside its own eager weights in float64 --------------------------------
+
+
+def eager_weights(name: str, model, inputs) -> list[Tensor]:
+    """What an eager copy of the model says its weights are, in the order of its calls."""
+    judge = zoo.build(name, "eager")
+    judge.load_state_dict(model.state_dict())
+    # With padding its masks overflow in float64, and gpt_oss's experts know none.
+    return weights_of(judge, inputs, "attention_mask" not in inputs and name != "gpt_oss")
+
+
+@pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize("name", zoo.KINDS)
+def test_a_transformers_model_is_seen_as_its_eager_weights_say(name, implementation, padded):
+    kind = zoo.KINDS[name]
+    if implementation == "sdpa" and not kind.sdpa:
+        implementation = "eager"
+    if padded and kind.inputs in ("image", "sound"):
+        padded = False
+    model, inputs = zoo.build(name, implementation), zoo.feed(name, padded)
+
+    def call(model):
+        with torch.no_grad():
+            return model(**inputs)
+
+    run = observed(model, call)
+    weights = eager_weights(name, model, inputs)
+    assert run.notes == []
+    assert len(run.calls) == len(weights) == len(run.sites)
+    for layer, (seen, expected) in enumerate(zip(run.calls, weights, strict=True)):
+        assert seen.check.ok, run.checked_line()
+        assert seen.check.rows > 0
+        if name != "t5":
+            assert seen.mask_bytes == 0, seen.rule
+        real = torch.ones(expected.shape[0], expected.shape[2], dtype=torch.bool)
+        if padded and not seen.cross and expected.shape[2] == zoo.T:
+            real = inputs["attention_mask"].bool()
+        means = judged(expected, real)
+        stats = run.stats[layer]
+        assert stats.rows.tolist() == [int(real.sum())] * expected.shape[1]
+        for metric, want in means.items():
+            torch.testing.assert_close(
+                stats.mean(metric), want, rtol=1e-4, atol=1e-5, msg=f"{layer} {metric}"
+            )
+        exact = torch.special.entr(expected).sum(dim=-1)
+        if name != "gpt_oss":  # its weights leave the sink out
+            kept = real[:, None].expand_as(exact)
+            torch.testing.assert_close(
+                seen.tensors["entropy"].double()[kept], exact[kept], rtol=1e-4, atol=1e-5
+            )
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "gpt2", "gpt_oss", "bert", "t5"])
+def test_a_map_is_the_eager_weights(name):
+    model = zoo.build(name, "sdpa" if zoo.KINDS[name].sdpa else "eager")
+    inputs = zoo.feed(name)
+    with torch.no_grad(), observe(model, keep="qk") as run:
+        model(**inputs)
+    for layer, expected in enumerate(eager_weights(name, model, inputs)):
+        for h in (0, 3):
+            seen = run.map(f"{layer}.{h}")[:, 0].double()
+            torch.testing.assert_close(seen, expected[:, h], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2", "t5", "bart"])
+def test_the_steps_of_generate_become_one_map(name):
+    """The map of a generation equals that of the whole sequence read at once."""
+    model, inputs = zoo.build(name), zoo.feed(name)
+    pair = zoo.KINDS[name].inputs == "pair"
+    inputs.pop("decoder_input_ids", None)
+    how = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False}
+    plain = model.generate(**inputs, **how)
+    with observe(model, keep="qk") as run:
+        written = model.generate(**inputs, **how)
+    assert torch.equal(plain, written)
+    assert run.notes == []
+    whole = (
+        {**inputs, "decoder_input_ids": written[:, :-1]} if pair else {"input_ids": written[:, :-1]}
+    )
+    with torch.no_grad(), observe(model, keep="qk") as once:
+        model(**whole)
+    assert run.sites == once.sites
+    for layer in range(len(run.sites)):
+        sequence = max(c.sequence for c in run.calls if c.layer == layer)
+        seen, expected = run.map(f"{layer}.1", sequence=sequence), once.map(f"{layer}.1")
+        torch.testing.assert_close(seen[:], expected[:], rtol=1e-4, atol=1e-5)
+    if not pair:
+        assert torch.equal(run.tokens[0], written[:, :-1])
+
+
+def test_left_padding_in_generate_leaves_the_pads_out():
+    model, inputs = zoo.build("llama"), zoo.feed("llama", padded=True)
+    with observe(model) as run:
+        model.generate(**inputs, max_new_tokens=3, min_new_tokens=3, do_sample=False)
+    real = int(inputs["attention_mask"].sum()) + 2 * 2
+    assert run.stats[0].rows.tolist() == [real] * 4
+    assert run.n_calls == 6
+
+
+BYPASSING = {
+    "bloom": ("BloomConfig", "BloomForCausalLM", {"hidden_size": 32, "n_layer": 2, "n_head": 4}),
+    "gpt_neo": ("GPTNeoConfig", "GPTNeoForCausalLM",
+                {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "window_size": 4,
+                 "attention_types": [[["global", "local"], 1]], "max_position_embeddings": 64}),
+    "mpt": ("MptConfig", "MptForCausalLM",
+            {"d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 64}),
+}  # fmt: skip
+
+
+def bypassing(name: str):
+    import transformers
+
+    config, model, sizes = BYPASSING[name]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return getattr(transformers, model)(
+            getattr(transformers, config)(vocab_size=101, **sizes)
+        ).eval()
+
+
+@pytest.mark.parametrize("name", BYPASSING)
+def test_a_model_that_bypasses_every_entry_is_served_through_its_own_weights(name):
+    model, ids = bypassing(name), zoo.feed("llama")["input_ids"]
+
+    def call(model):
+        with torch.no_grad():
+            return model(ids).logits
+
+    run = observed(model, call)
+    with torch.no_grad():
+        expected = model(ids, output_attentions=True).attentions
+    assert run.checked_line() == "2 not verifiable (the model's own weights)"
+    for layer, weights in enumerate(expected):
+        want = judged(weights.double(), torch.ones(2, zoo.T, dtype=torch.bool))
+        for metric in ("entropy", "max_prob"):
+            torch.testing.assert_close(
+                run.stats[layer].mean(metric), want[metric], rtol=1e-4, atol=1e-5
+            )
+
+
+def test_weights_of_a_layout_of_their_own_are_refused_by_name():
+    import transformers
+
+    config = transformers.LongformerConfig(
+        vocab_size=101, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=48, attention_window=4, max_position_embeddings=64,
+    )  # fmt: skip
+    model = transformers.LongformerModel(config).eval()
+    with pytest.raises(ValueError, match=r"Longformer.*attentions\.0.*layout of its own"):
+        with torch.no_grad(), observe(model):
+            model(zoo.feed("llama")["input_ids"])
+
+
+def test_a_model_without_attention_is_refused_with_the_reason():
+    model = nn.Linear(3, 3)
+    with pytest.raises(ValueError, match=r"Linear was called 1 times and never reached"):
+        with observe(model):
+            model(torch.zeros(2, 3))
+    with pytest.raises(ValueError, match=r"Linear was not called inside"), observe(model):
+        pass
+
+
+def test_an_implementation_whose_masks_are_not_read_is_refused_by_name():
+    model = zoo.build("llama")
+    model.config._attn_implementation = "flex_attention"
+    with pytest.raises(ValueError, match=r"self_attn.*'flex_attention'.*sdpa"):
+        with torch.no_grad(), observe(model):
+            try:
+                model(**zoo.feed("llama"))
+            except Exception as error:  # it may not run here at all, which is another matter
+                pytest.skip(f"flex_attention does not run here: {type(error).__name__}")
+
+
+# PyTorch's own modules ----------------------------------------------------------------------------
+
+
+def text(width: int = 16) -> Tensor:
+    return torch.randn(2, 9, width, generator=torch.Generator().manual_seed(0))
+
+
+RIGHT = torch.arange(9) >= torch.tensor([[9], [6]])  # True is padding, as torch has it
+LEFT = RIGHT.flip(1)
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("need_weights", [True, False])
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("masks", ["none", "pad", "left pad", "causal", "both", "float"])
+def test_multihead_attention_is_seen_as_its_own_weights(batch_first, need_weights, grad, masks):
+    torch.manual_seed(0)
+    model = nn.MultiheadAttention(16, 4, batch_first=batch_first).eval()
+    x = text() if batch_first else text().transpose(0, 1)
+    options = {
+        "none": {}, "pad": {"key_padding_mask": RIGHT}, "left pad": {"key_padding_mask": LEFT},
+        "causal": {"attn_mask": CAUSAL, "is_causal": True},
+        "both": {"attn_mask": CAUSAL.isinf(), "key_padding_mask": RIGHT},
+        "float": {"attn_mask": torch.randn(9, 9, generator=torch.Generator().manual_seed(1))},
+    }[masks]  # fmt: skip
+
+    def call(model):
+        with torch.set_grad_enabled(grad):
+            return model(x, x, x, need_weights=need_weights, **options)
+
+    run = observed(model, call, keep="qk")
+    (seen,) = run.calls
+    assert seen.check.ok
+    with torch.enable_grad():
+        _, weights = model(x, x, x, need_weights=True, average_attn_weights=False, **options)
+    padding = options.get("key_padding_mask")
+    real = torch.ones(2, 9, dtype=torch.bool) if padding is None else ~padding
+    torch.testing.assert_close(
+        seen.map()[:][real.nonzero()[:, 0], :, real.nonzero()[:, 1]],
+        weights.detach()[real.nonzero()[:, 0], :, real.nonzero()[:, 1]],
+    )
+    assert run.stats[0].rows.tolist() == [int(real.sum())] * 4
+    assert (seen.mask_bytes > 0) == (masks == "float")
+
+
+def test_multihead_attention_with_all_its_extras():
+    torch.manual_seed(0)
+    model = nn.MultiheadAttention(16, 4, add_bias_kv=True, add_zero_attn=True, kdim=7, vdim=5)
+    q, k, v = (torch.randn(n, m) for n, m in ((6, 16), (5, 7), (5, 5)))
+    run = observed(model, lambda model: model(q, k, v, average_attn_weights=False), keep="qk")
+    torch.testing.assert_close(
+        run.calls[0].map()[0], model(q, k, v, average_attn_weights=False)[1].detach()
+    )
+    assert run.calls[0].shape == (1, 4, 4, 6, 7, 4)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("padding", [None, RIGHT, LEFT], ids=["whole", "right", "left"])
+def test_the_fast_path_of_an_encoder_is_taken_and_seen(norm_first, padding):
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, norm_first=norm_first)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=not norm_first).eval()
+    slow = copy.deepcopy(model)
+
+    def call(model):
+        with torch.no_grad():
+            return model(text(), src_key_padding_mask=padding)
+
+    run = observed(model, call)
+    assert {c.entry for c in run.calls} == {"nn.TransformerEncoderLayer, fast path"}
+    assert all(c.check.ok for c in run.calls)
+    with observe(slow) as other:  # with gradients it takes the slow path
+        slow(text(), src_key_padding_mask=padding)
+    assert {c.entry for c in other.calls} == {"sdpa"}
+    for layer in (0, 1):
+        torch.testing.assert_close(
+            run.stats[layer].mean("entropy"),
+            other.stats[layer].mean("entropy"),
+            rtol=1e-4,
+            atol=1e-5,
+        )
+        assert torch.equal(run.stats[layer].rows, other.stats[layer].rows)
+
+
+def test_a_decoder_has_self_and_cross_attention():
+    torch.manual_seed(0)
+    model = nn.TransformerDecoder(nn.TransformerDecoderLayer(16, 4, 32, batch_first=True), 2).eval()
+
+    def call(model):
+        with torch.no_grad():
+            return model(text(), text()[:, :5], tgt_mask=CAUSAL, tgt_is_causal=True)
+
+    run = observed(model, call)
+    assert [c.cross for c in run.calls] == [False, True, False, True]
+    assert [c.shape[3:5] for c in run.calls] == [(9, 9), (9, 5)] * 2
+
+
+def test_dropout_is_seen_through_and_said():
+    """One key and p = 0.2: its weight is 1, whatever was dropped."""
+    model = nn.MultiheadAttention(16, 4, dropout=0.2, batch_first=True)
+    x = text()[:, :1]
+    run = observed(model, lambda model: model(x, x, x)[0], keep="qk")
+    assert (run.calls[0].map()[:] == 1).all()
+    assert run.checked_line() == "1 not verifiable (dropout)"
+
+
+# Whoever calls it, under whatever name ------------------------------------------------------------
+
+
+class Mine(nn.Module):
+    """Attention by a function that is known under a name of the module's own."""
+
+    known = staticmethod(F.scaled_dot_product_attention)
+
+    def __init__(self, how: str = "class") -> None:
+        super().__init__()
+        self.qkv, self.how = nn.Linear(16, 48), how
+        self.attend = F.scaled_dot_product_attention
+
+    def forward(self, x: Tensor, **options) -> Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
+        if self.how == "class":
+            return self.known(q, k, v, is_causal=True)
+        if self.how == "keywords":
+            return F.scaled_dot_product_attention(query=q, value=v, key=k, is_causal=True)
+        if self.how == "attribute":
+            return self.attend(q, k, v, is_causal=True, scale=0.25)
+        if self.how == "by hand":
+            return torch.softmax(q @ k.transpose(-1, -2) / math.sqrt(8), dim=-1) @ v
+        return torch._C._nn.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+@pytest.mark.parametrize("how", ["class", "keywords", "attribute", "builtin"])
+def test_the_function_is_found_under_every_name(how):
+    model = Mine(how)
+    run = observed(model, lambda model: model(text()))
+    assert run.calls[0].check.ok
+    assert model.attend is Mine.known is F.scaled_dot_product_attention
+    assert "stand_in" not in repr(F.scaled_dot_product_attention)
+
+
+def test_an_adapter_tells_what_a_module_computes_by_hand():
+    model = Mine("by hand")
+    with pytest.raises(ValueError, match=r"by hand.*adapters"), observe(model):
+        model(text())
+
+    def told(module, args, kwargs, result):
+        q, k, v = module.qkv(args[0]).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
+        return AttentionInputs(q, k, v, ch.Rule(), result)
+
+    run = observed(model, lambda model: model(text()), adapters={Mine: told})
+    assert run.calls[0].check.ok
+
+    def wrong(*call):
+        return dataclasses.replace(told(*call), rule=ch.Rule(causal=True))
+
+    with pytest.raises(ValueError, match=r"Mine: the engine's output differs from the model's by"):
+        with observe(model, adapters={Mine: wrong}):
+            model(text())
+
+
+def test_our_own_modules_and_models_are_seen():
+    model = ch.TinyGPT.load("tiny-en")
+    ids = torch.tensor([model.tokenizer.encode("the cat sat on the mat. the cat sat")])
+    run = observed(model, lambda model: model(ids).logits, keep="qk")
+    own = model(ids, need="map").layers
+    for layer, seen in enumerate(own):
+        torch.testing.assert_close(run.map(f"{layer}.2")[:, 0], seen.map[:, 2].detach())
+    assert torch.equal(run.tokens[0], ids)
+
+
+def test_one_module_called_many_times_is_many_layers():
+    model = zoo.build("albert")
+    with torch.no_grad(), observe(model) as run:
+        model(**zoo.feed("albert"))
+        model(**zoo.feed("albert", seed=1))
+    assert len(run.sites) == 3
+    assert len({module for module, _ in run.sites}) == 1
+    assert [index for _, index in run.sites] == [0, 1, 2]
+    assert [c.sequence for c in run.calls] == [0] * 3 + [1] * 3
+
+
+def test_sampled_rows_see_all_their_keys():
+    model, inputs = zoo.build("llama"), {"input_ids": torch.randint(3, 101, (2, 60))}
+    model.config.max_position_embeddings = 64
+    with torch.no_grad():
+        with observe(model) as whole:
+            model(**inputs)
+        with observe(model, rows=20, keep="qk") as some:
+            model(**inputs)
+    for seen, part in zip(whole.calls, some.calls, strict=True):
+        assert len(part.rows) == 20
+        for name, x in part.tensors.items():
+            if name not in ("q", "k"):
+                torch.testing.assert_close(x, seen.tensors[name][..., part.rows])
+        assert part.tensors["q"].shape[2] == 20
+    assert some.stats[0].rows.tolist() == [40] * 4
+    torch.testing.assert_close(
+        some.stats[1].metrics["distance"].maximum <= whole.stats[1].metrics["distance"].maximum,
+        torch.ones(4).bool(),
+    )
+
+
+# Nothing is left behind ---------------------------------------------------------------------------
+
+
+def test_everything_is_back_after_whatever_happens():
+    import transformers.modeling_utils as library
+
+    model = zoo.build("llama")
+    names = [(F, "scaled_dot_product_attention"), (F, "multi_head_attention_forward"),
+             (torch, "_native_multi_head_attention"), (torch, "_transformer_encoder_layer_fwd"),
+             (nn.Module, "__call__"), (library.AttentionInterface, "get_interface")]  # fmt: skip
+    before = [vars(owner)[name] for owner, name in names]
+    config, state = copy.deepcopy(model.config.to_dict()), [m.training for m in model.modules()]
+    hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()]
+    for error in (RuntimeError, KeyboardInterrupt, None):
+        calls = []
+        handle = model.register_forward_hook(lambda *_, calls=calls: calls.append(1))
+        if error is None:
+            with observe(model):
+                model(**zoo.feed("llama"))
+        else:
+            with pytest.raises(error), observe(model):
+                model(**zoo.feed("llama"))
+                raise error
+        handle.remove()
+        assert calls == [1]
+        assert [vars(owner)[name] for owner, name in names] == before
+        assert model.config.to_dict() == config
+        assert [m.training for m in model.modules()] == state
+        assert [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()] == hooks
+
+
+def test_an_error_inside_the_model_stays_what_it_is():
+    model = zoo.build("llama")
+    with pytest.raises(IndexError), observe(model):
+        model(input_ids=torch.tensor([[1000]]))
+    with torch.no_grad(), observe(model) as run:
+        model(**zoo.feed("llama"))
+    assert run.n_calls == 2
+
+
+def test_nested_observers_see_the_same():
+    model, inputs = zoo.build("llama"), zoo.feed("llama")
+    with torch.no_grad(), observe(model) as outer:
+        model(**inputs)
+        with observe(model) as inner:
+            model(**inputs)
+    assert outer.n_calls == 4
+    assert inner.n_calls == 2
+    assert torch.equal(inner.calls[0].tensors["lse"], outer.calls[0].tensors["lse"])
+
+
+def test_two_models_are_kept_apart():
+    a, b = zoo.build("llama"), zoo.build("gpt2")
+    with torch.no_grad(), observe(a) as run:
+        a(**zoo.feed("llama"))
+        b(**zoo.feed("gpt2"))
+        F.scaled_dot_product_attention(*torch.randn(3, 1, 1, 4, 4))
+    assert run.n_calls == 2
+
+
+def test_another_thread_is_not_mixed_in():
+    a, b = zoo.build("llama"), zoo.build("llama", seed=1)
+    with torch.no_grad(), observe(a) as run:
+        thread = threading.Thread(target=lambda: b(**zoo.feed("llama")))
+        a(**zoo.feed("llama"))
+        thread.start()
+        thread.join()
+    assert run.n_calls == 2
+
+
+def test_a_long_observation_stays_as_small_as_it_was():
+    model = zoo.build("llama")
+    sizes = []
+    with torch.no_grad(), observe(model) as run:
+        for step in range(40):
+            model(**zoo.feed("llama", seed=step))
+            sizes.append(sum(x.numel() for c in run.calls for x in c.tensors.values()))
+    assert sizes[10] == sizes[-1]
+    assert run.n_calls == 80
+    assert run.stats[0].rows.tolist() == [40 * 2 * zoo.T] * 4
+    assert sum(check.calls for _, check in run.checks) == 80
+
+
+def test_a_model_dies_when_it_is_let_go():
+    model = zoo.build("llama")
+    with torch.no_grad(), observe(model, keep="qk") as run:
+        model(**zoo.feed("llama"))
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
+    assert run.map("0.0")[0, 0, 0, 0] == 1
+
+
+def test_saving_and_copying_work_while_observed():
+    model = zoo.build("llama")
+    keys = list(model.state_dict())
+    with torch.no_grad(), observe(model) as run:
+        twin = copy.deepcopy(model)
+        torch.save(model.state_dict(), io.BytesIO())
+        torch.save(model, io.BytesIO())
+        assert list(model.state_dict()) == keys
+        model(**zoo.feed("llama"))
+        twin(**zoo.feed("llama"))
+    assert run.n_calls == 2
+
+
+def test_a_checkpointed_model_in_training_is_seen_once():
+    model = zoo.build("llama")
+    model.activation_checkpointing_enable()
+    model.train()
+    inputs = zoo.feed("llama")
+
+    def step(model):
+        model.zero_grad()
+        model(**inputs, labels=inputs["input_ids"]).loss.backward()
+        return [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+    run = observed(model, step)
+    assert run.n_calls == 2
+    assert all(c.check.ok for c in run.calls)
+
+
+def test_gradients_are_the_same():
+    model, inputs = zoo.build("gpt2"), zoo.feed("gpt2", padded=True)
+
+    def step(model):
+        model.zero_grad()
+        model(**inputs, labels=inputs["input_ids"]).loss.backward()
+        return [p.grad.clone() for p in model.parameters()]
+
+    observed(model, step)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_and_autocast(dtype):
+    inputs = zoo.feed("llama", padded=True)
+    half = zoo.build("llama").to(dtype)
+    with torch.no_grad():
+        run = observed(half, lambda model: model(**inputs), keep="qk")
+        assert run.calls[0].dtype == str(dtype).removeprefix("torch.")
+        assert run.calls[0].tensors["q"].dtype == dtype
+        cast = observed(
+            zoo.build("llama"),
+            lambda model: _autocast(model, inputs, dtype),
+        )
+    assert all(c.check.ok for c in (*run.calls, *cast.calls))
+
+
+def _autocast(model, inputs, dtype):
+    with torch.autocast("cpu", dtype):
+        return model(**inputs)
+
+
+@pytest.mark.parametrize(
+    "option", [{"layers": [1]}, {"layers": ["model.layers.1.self_attn"]}, {"heads": ["1.2"]}]
+)
+def test_layers_and_heads_can_be_chosen(option):
+    model, inputs = zoo.build("llama"), zoo.feed("llama")
+    with torch.no_grad():
+        with observe(model, keep="qk") as whole:
+            model(**inputs)
+        with observe(model, keep="qk", **option) as run:
+            model(**inputs)
+    assert [c.layer for c in run.calls] == [1]
+    assert torch.equal(run.map("1.2")[:], whole.map("1.2")[:])
+    if "heads" in option:
+        assert run.calls[0].tensors["q"].shape[1] == 1
+    with pytest.raises(ValueError, match="no attention in the layers or heads"):
+        with torch.no_grad(), observe(model, layers=[7]):
+            model(**inputs)
+
+
+def test_what_is_wrong_is_said():
+    model = nn.Linear(2, 2)
+    with pytest.raises(ValueError, match=r'keep must be "stats" or "qk"; got \'all\''):
+        observe(model, keep="all")
+    with pytest.raises(ValueError, match="rows must be at least 1"):
+        observe(model, rows=0)
+    with pytest.raises(TypeError, match=r"takes a torch.nn.Module; got str"):
+        observe("gpt2")
+    with pytest.raises(ValueError, match=r'by its layer and number, "3.5"; got \'q\''):
+        observe(model, heads=["q"])
+
+
+def test_a_run_is_written_call_by_call(tmp_path):
+    model, inputs = zoo.build("llama"), zoo.feed("llama", padded=True)
+    with torch.no_grad():
+        with observe(model, keep="qk") as kept:
+            model(**inputs)
+        with observe(model, keep="qk", out=tmp_path / "run"):
+            model(**inputs)
+    stored = ch.load(tmp_path / "run")
+    assert stored.sites == kept.sites
+    for a, b in zip(kept.calls, stored.calls, strict=True):
+        for name, x in a.tensors.items():
+            assert torch.equal(x, b.tensors[name])
+    assert stored.heads() == kept.heads()
+
+
+def test_what_is_interrupted_leaves_no_run(tmp_path):
+    model = zoo.build("llama")
+    with pytest.raises(KeyboardInterrupt), observe(model, out=tmp_path / "run"):
+        model(**zoo.feed("llama"))
+        raise KeyboardInterrupt
+    assert not (tmp_path / "run" / "run.json").exists()
