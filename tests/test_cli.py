@@ -30,6 +30,8 @@ def test_each_verbs_help_has_one_real_example(verb, tmp_path):
     assert said.count("Example:") == 1
     example = said.split("Example:\n")[1].strip()
     assert example.startswith(f"clearhead {verb.name}")
+    if verb.name == "plot":  # a run to draw
+        run([*CLEARHEAD, "inspect", "--text", "a cat", "--save", "runs/a"], cwd=tmp_path)
     command = example.replace("clearhead", f"'{sys.executable}' -m clearhead", 1)
     run(["sh", "-c", command], cwd=tmp_path)  # it does run
 

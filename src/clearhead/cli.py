@@ -9,7 +9,8 @@ from difflib import get_close_matches
 from typing import NoReturn
 
 from clearhead import __version__
-from clearhead.verbs import VERBS, Mistake, Verb
+from clearhead.verb import Mistake, Verb
+from clearhead.verbs import VERBS
 
 
 class _Parser(argparse.ArgumentParser):

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from clearhead import checkpoint
-from clearhead.files import write_files
+from clearhead.files import make_directory, write_files
 from clearhead.recipe import Settings
 from clearhead.train import Record, Training, run
 from clearhead.views import plots
@@ -112,6 +112,24 @@ def train(training: Training, folder: Path, terminal: Terminal) -> None:
     terminal.line(f"The model, {checkpoint.METRICS} and {PICTURE} are in {folder.resolve()}")
     if training.model.tokenizer is not None:
         terminal.line(f"It writes: {sample(training)}")
+
+
+def is_training(folder: Path) -> bool:
+    """Whether a folder holds the lines of a training, under way or ended."""
+    return (folder / checkpoint.METRICS).exists()
+
+
+def draw(lines: Path, folder: Path) -> list[str]:
+    """Draw the course of the training in `lines` into `folder`; what was written.
+
+    Raises ValueError where nothing has been measured yet.
+    """
+    records = checkpoint.read_lines(lines / checkpoint.METRICS)
+    if not any(record["kind"] == "look" for record in records):
+        raise ValueError(f"nothing has been measured yet in {lines / checkpoint.METRICS}")
+    make_directory(folder)
+    write_files(folder, {PICTURE: plots.png_bytes(training_figure(records))})
+    return [str(folder / PICTURE)]
 
 
 def sample(training: Training) -> str:

@@ -1,47 +1,23 @@
-"""What each verb of the command line takes, and how it is begun.
+"""The verbs of the command line that learn and check, and the list of all.
 
 Only arguments are handled here; each verb imports what it needs when it runs, so that help is
 quick and `clearhead doctor` works where torch does not.
 """
 
 import argparse
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-_LONGEST_TEXT = 1 << 26  # bytes of a text file: far more than a dense build can take
-_LONGEST_CORPUS = 1 << 32  # bytes to train on
-
-
-class Mistake(Exception):
-    """Something the person at the keyboard can put right; told in one line, exit status 2."""
-
-
-@contextmanager
-def _mistakes() -> Iterator[None]:
-    """What is refused at a door is a mistake; the same ValueError further in is a bug of ours."""
-    try:
-        yield
-    except ValueError as error:
-        raise Mistake(str(error)) from error
-
-
-@dataclass(frozen=True)
-class Verb:
-    name: str
-    group: str
-    summary: str
-    example: str
-    arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], int]
-
-
-def _directory(text: str) -> Path:
-    if not text:
-        raise argparse.ArgumentTypeError("the name of a directory is empty")
-    return Path(text)
-
+from clearhead.looking import VERBS as LOOK
+from clearhead.verb import (
+    LONGEST_CORPUS,
+    Mistake,
+    Verb,
+    directory,
+    mistakes,
+    read_file,
+    read_text,
+)
 
 # demo -----------------------------------------------------------------------------------------
 
@@ -63,14 +39,14 @@ def _demo_arguments(parser: argparse.ArgumentParser) -> None:
         "--file", metavar="PATH", help="the same from a UTF-8 file (- to read a pipe)"
     )
     parser.add_argument(
-        "--output-dir", type=_directory, default=Path("outputs"), metavar="DIR",
+        "--output-dir", type=directory, default=Path("outputs"), metavar="DIR",
         help="where the pictures and the numbers go (default: outputs)",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the numbers, not the text")
 
 
 def _demo(arguments: argparse.Namespace) -> int:
-    text = _read_text(arguments)
+    text = read_text(arguments)
     from clearhead import demo
     from clearhead.build import Settings, check
     from clearhead.views.terminal import Terminal
@@ -85,7 +61,7 @@ def _demo(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
         toy=text is None,
     )
-    with _mistakes():
+    with mistakes():
         check(settings)
     demo.run(settings, arguments.output_dir, Terminal(), as_json=arguments.json)
     return 0
@@ -97,34 +73,10 @@ def _demo_trained(arguments: argparse.Namespace, text: str | None) -> int:
 
     if arguments.d_model is not None or arguments.n_heads is not None:
         raise Mistake("the sizes of --trained are fixed: leave out --d-model and --n-heads")
-    with _mistakes():
+    with mistakes():
         change = learned.compare(text, arguments.seed)
     learned.run(change, arguments.output_dir, Terminal(), as_json=arguments.json)
     return 0
-
-
-def _read_text(arguments: argparse.Namespace) -> str | None:
-    """The person's own words, or None for the sentence in the box."""
-    if arguments.file is None:
-        text: str | None = arguments.text
-        # Bytes of the command line that are not UTF-8 arrive as lone surrogates; spell them out.
-        return None if text is None else text.encode("utf-8", "backslashreplace").decode()
-    return _read_file(arguments.file, _LONGEST_TEXT)
-
-
-def _read_file(name: str, longest: int) -> str:
-    """A UTF-8 file, "-" for standard input."""
-    with open(0 if name == "-" else name, "rb") as file:
-        content = file.read(longest + 1)
-    if len(content) > longest:
-        raise Mistake(f"{name} is longer than {longest} bytes")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise Mistake(
-            f"{name} is not UTF-8: byte 0x{content[error.start]:02x} at offset "
-            f"{error.start}. Save it as UTF-8 (iconv -t UTF-8 does it)"
-        ) from error
 
 
 # scaling --------------------------------------------------------------------------------------
@@ -138,7 +90,7 @@ def _scaling_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed (default 0)")
     parser.add_argument(
         "--output-dir",
-        type=_directory,
+        type=directory,
         metavar="DIR",
         help="also write scaling.png and .json there",
     )
@@ -151,7 +103,7 @@ def _scaling(arguments: argparse.Namespace) -> int:
 
     sizes = arguments.d_head or scaling.HEAD_SIZES
     n_tokens = scaling.N_TOKENS if arguments.tokens is None else arguments.tokens
-    with _mistakes():
+    with mistakes():
         scaling.measure_scaling(sizes, n_tokens, arguments.seed)
     scaling.run(sizes, n_tokens, arguments.seed, arguments.output_dir, Terminal(), arguments.json)
     return 0
@@ -168,7 +120,7 @@ def _train_arguments(parser: argparse.ArgumentParser) -> None:
         help="no text: random tokens that repeat, and an induction head forms in minutes",
     )  # fmt: skip
     parser.add_argument(
-        "--out", type=_directory, default=Path("trained"), metavar="DIR",
+        "--out", type=directory, default=Path("trained"), metavar="DIR",
         help="for the model, checkpoint, metrics and picture (default: trained)",
     )  # fmt: skip
     parser.add_argument("--resume", action="store_true", help="go on with what lies in --out")
@@ -199,11 +151,11 @@ def _train(arguments: argparse.Namespace) -> int:
         raise Mistake("say what to learn from: --text FILE, or --recipe induction")
     source = arguments.text
     if arguments.resume and source is None:
-        with _mistakes():
+        with mistakes():
             source = training.source_of(arguments.out)
         if source == "-":
             raise Mistake("the text came from standard input: give it again, --text -")
-    text = None if source is None else _read_file(source, _LONGEST_CORPUS)
+    text = None if source is None else read_file(source, LONGEST_CORPUS)
     if source not in (None, "-"):
         source = str(Path(source).resolve())
     base = INDUCTION if arguments.recipe else Settings()
@@ -212,7 +164,7 @@ def _train(arguments: argparse.Namespace) -> int:
     if arguments.resume and chosen:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in chosen)
         raise Mistake(f"{names} cannot change on the way: --resume takes --out and --text alone")
-    with _mistakes():
+    with mistakes():
         begun = training.prepare(
             arguments.out, text, source, replace(base, **chosen), resume=arguments.resume
         )  # fmt: skip
@@ -256,7 +208,7 @@ def _bench_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu (default) or cuda")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed (default 0)")
     parser.add_argument(
-        "--output-dir", type=_directory, default=Path("outputs"), metavar="DIR",
+        "--output-dir", type=directory, default=Path("outputs"), metavar="DIR",
         help="for bench.json and, of two lengths or more, bench.png (default: outputs)",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
@@ -270,7 +222,7 @@ def _bench(arguments: argparse.Namespace) -> int:
     options = dict(vars(arguments))
     output_dir, as_json = options.pop("output_dir"), options.pop("json")
     settings = Settings(**options | {"tokens": tuple(arguments.tokens)})
-    with _mistakes():
+    with mistakes():
         check(settings)
     bench.run(settings, output_dir, Terminal(), as_json)
     return 0
@@ -297,6 +249,7 @@ VERBS = (
          "clearhead scaling --d-head 16 64 --tokens 512", _scaling_arguments, _scaling),
     Verb("train", "Learn", "train a small model and watch its heads form",
          "clearhead train --recipe induction --steps 30 --out trained", _train_arguments, _train),
+    *LOOK,
     Verb("bench", "Check", "time exact attention with every diagnostic beside its rivals",
          "clearhead bench --tokens 512 1024 --heads 2 --backward", _bench_arguments, _bench),
     Verb("doctor", "Check", "say what is installed, what is missing and how to get it",

@@ -1,0 +1,63 @@
+"""What verbs of the command line have in common: their record, a person's mistakes, their files."""
+
+import argparse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+LONGEST_TEXT = 1 << 26  # bytes of a text file: far more than a dense build can take
+LONGEST_CORPUS = 1 << 32  # bytes to train on
+
+
+class Mistake(Exception):
+    """Something the person at the keyboard can put right; told in one line, exit status 2."""
+
+
+@contextmanager
+def mistakes() -> Iterator[None]:
+    """What is refused at a door is a mistake; the same ValueError further in is a bug of ours."""
+    try:
+        yield
+    except ValueError as error:
+        raise Mistake(str(error)) from error
+
+
+@dataclass(frozen=True)
+class Verb:
+    name: str
+    group: str
+    summary: str
+    example: str
+    arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+def directory(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("the name of a directory is empty")
+    return Path(text)
+
+
+def read_text(arguments: argparse.Namespace) -> str | None:
+    """The person's own words, or None for the sentence in the box."""
+    if arguments.file is None:
+        text: str | None = arguments.text
+        # Bytes of the command line that are not UTF-8 arrive as lone surrogates; spell them out.
+        return None if text is None else text.encode("utf-8", "backslashreplace").decode()
+    return read_file(arguments.file, LONGEST_TEXT)
+
+
+def read_file(name: str, longest: int) -> str:
+    """A UTF-8 file, "-" for standard input."""
+    with open(0 if name == "-" else name, "rb") as file:
+        content = file.read(longest + 1)
+    if len(content) > longest:
+        raise Mistake(f"{name} is longer than {longest} bytes")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise Mistake(
+            f"{name} is not UTF-8: byte 0x{content[error.start]:02x} at offset "
+            f"{error.start}. Save it as UTF-8 (iconv -t UTF-8 does it)"
+        ) from error

@@ -1,0 +1,270 @@
+"""The verbs that look: inspect, compare and plot, from the command line."""
+
+import csv
+import io
+import json
+import sys
+
+import pytest
+import torch
+import zoo
+from torch import nn
+
+import clearhead as ch
+from clearhead import inspection, subject
+from clearhead.cli import main
+
+TEXT = "the cat sat on the mat. the cat sat"
+
+
+@pytest.fixture
+def say(tmp_path, monkeypatch, capsys):
+    """Run a verb in an empty folder: what it prints, and what it complains of."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments, status: int = 0) -> str:
+        assert main([str(a) for a in arguments]) == status
+        said = capsys.readouterr()
+        if status:
+            assert len(said.err.splitlines()) == 1, said.err
+            assert said.out == ""
+            return said.err
+        return said.out
+
+    return run
+
+
+def test_inspect_alone_looks_at_the_model_in_the_box(say):
+    lines = say("inspect").splitlines()
+    assert lines[0].startswith("tiny-en")
+    assert lines[1].startswith("checked  ")
+    assert "replayed, worst output difference" in lines[1]
+    assert any("induction" in line for line in lines[3:8])
+    assert any("previous token" in line for line in lines)
+    assert max(map(len, lines)) <= 80
+    assert "not why the model answers" in lines[-1]
+
+
+def test_the_roles_come_from_the_probe_with_the_texts_own_mass_beside():
+    found = subject.find(None)
+    windows = found.windows(inspection.TEXT)
+    seen = inspection.glance(found, windows[0])
+    assert seen.causal
+    named = inspection.examine(found, windows, inspection.Asked(), seen).roles
+    from_text = inspection.examine(found, windows, inspection.Asked(probe=False), seen).roles
+    assert {role["source"] for role in named.values()} == {"probe"}
+    assert {role["source"] for role in from_text.values()} == {"text"}
+    assert "induction" in {role["role"] for role in named.values()}
+    best = next(role for role in named.values() if role["role"] == "induction")
+    assert best["mass"] > 2 * best["text_mass"]
+
+
+def test_json_and_csv_hold_what_the_table_shows(say):
+    said = json.loads(say("inspect", "--text", TEXT, "--json"))
+    rows = list(csv.DictReader(io.StringIO(say("inspect", "--text", TEXT, "--csv"))))
+    assert len(said["heads"]) == len(rows) > 3
+    for one, other in zip(said["heads"], rows, strict=True):
+        assert one["head"] == other["head"]
+        assert float(other["entropy"]) == one["entropy"]
+    model = ch.TinyGPT.load("tiny-en")
+    ids = torch.tensor([model.tokenizer.encode(TEXT)])
+    layers = model(ids, need="map").layers
+    stats = [ch.HeadStats.of(layer.attended, layer.map) for layer in layers]
+    exact = [x for found in stats for x in found.mean("entropy").tolist()]
+    assert [one["entropy"] for one in said["heads"]] == pytest.approx(exact, abs=1e-6)
+
+
+def test_a_saved_run_shows_the_same(say, tmp_path):
+    first = say("inspect", "--text", TEXT, "--save", "a", "--keep", "qk")
+    assert "keeping q and k of up to" in first
+    again = say("inspect", "a")
+    assert [x for x in first.splitlines() if x not in again.splitlines()][:1] == [
+        first.splitlines()[0]
+    ]
+    run = ch.load(tmp_path / "a")
+    assert run.map("1.0").shape[2] == len(ch.TinyGPT.load("tiny-en").tokenizer.encode(TEXT))
+
+
+def test_pages_and_pictures_are_written(say, tmp_path):
+    said = say("inspect", "--text", TEXT, "--report", "deep/r.html", "--plot", "pictures")
+    assert "written: deep/r.html" in said
+    page = (tmp_path / "deep" / "r.html").read_text("utf-8")
+    assert "replayed, worst output difference" in page
+    assert "<svg" in page or "data:image/png" in page
+    names = {path.name for path in (tmp_path / "pictures").iterdir()}
+    assert {"heads.png", "heads.svg"} <= names
+    assert any(name.startswith("head-1.") for name in names)
+
+
+def test_from_here_to_there_is_the_exact_mass(say):
+    lines = say("inspect", "--text", TEXT, "--from", "sat", "--to", "cat", "--top", 99).splitlines()
+    model = ch.TinyGPT.load("tiny-en")
+    tokens = model.tokenizer.encode(TEXT)
+    pieces = model.tokenizer.pieces(tokens)
+    text = "".join(pieces)
+
+    def places(word: str) -> list[int]:
+        starts = [i for i in range(len(text)) if text.startswith(word, i)]
+        ends = [sum(map(len, pieces[: n + 1])) for n in range(len(pieces))]
+        return [n for s in starts for n, e in enumerate(ends)
+                if e > s and e - len(pieces[n]) < s + len(word)]  # fmt: skip
+
+    rows, keys = places("sat"), places("cat")
+    layers = model(torch.tensor([tokens]), need="map").layers
+    for line in lines[4:]:
+        if not line.strip():
+            break
+        head, mass, _, *_ = line.split()
+        layer, h = map(int, head.split("."))
+        weights = layers[layer].map.dense()[0, h]
+        assert float(mass) == pytest.approx(float(weights[rows][:, keys].sum(-1).mean()), abs=0.006)
+    assert len(lines) > 8
+
+
+@pytest.mark.parametrize("place", ["7", "3:9", "CAT"])
+def test_places_are_words_positions_or_spans(say, place):
+    assert "mass" in say("inspect", "--text", TEXT, "--from", place, "--to", "the")
+
+
+def test_a_long_text_is_read_in_windows(say):
+    said = json.loads(say("inspect", "--text", inspection.TEXT * 4, "--json"))
+    assert said["heads"][0]["rows"] == said["tokens"] > 500
+    few = json.loads(say("inspect", "--text", inspection.TEXT * 4, "--tokens", 50, "--json"))
+    assert few["heads"][0]["rows"] == 50
+
+
+def test_a_transformers_folder_without_a_tokenizer_reads_numbers(say, tmp_path):
+    zoo.build("llama").save_pretrained(tmp_path / "llama")
+    (tmp_path / "ids").write_text("[" + ", ".join(map(str, range(3, 43))) + "]")
+    said = json.loads(say("inspect", "llama", "--ids", "ids", "--json"))
+    assert said["model"] == "LlamaForCausalLM llama"
+    assert [h["head"] for h in said["heads"]] == [f"{n}.{h}" for n in (0, 1) for h in range(4)]
+    assert said["heads"][0]["rows"] == 40
+    assert "no tokenizer" in say("inspect", "llama", "--text", "a", status=2)
+
+
+def test_an_encoder_decoder_and_a_short_text_work(say, tmp_path):
+    zoo.build("t5").save_pretrained(tmp_path / "t5")
+    (tmp_path / "ids").write_text("5 6 7")
+    said = json.loads(say("inspect", "t5", "--ids", "ids", "--json"))
+    assert len(said["heads"]) == 6 * 4
+    assert said["notes"] == []
+
+
+def test_a_factory_is_called(say, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "mine.py").write_text(
+        "import torch\nfrom torch import nn\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.e = nn.Embedding(50, 16)\n"
+        "        self.a = nn.MultiheadAttention(16, 2, batch_first=True)\n"
+        "    def forward(self, x):\n"
+        "        h = self.e(x)\n"
+        "        return self.a(h, h, h)[0]\n"
+        "def make():\n    torch.manual_seed(0)\n    return Net()\n"
+        "def number():\n    return 3\n"
+        "def fails():\n    raise RuntimeError('first\\nsecond')\n"
+    )
+    (tmp_path / "ids").write_text("1 2 3 4 5 6")
+    said = json.loads(say("inspect", "mine:make", "--ids", "ids", "--json"))
+    assert [h["module"] for h in said["heads"]] == ["a", "a"]
+    assert "returned a int" in say("inspect", "mine:number", "--ids", "ids", status=2)
+    assert "RuntimeError: first" in say("inspect", "mine:fails", "--ids", "ids", status=2)
+    assert "token 60 is beyond the vocabulary of 50" in say_bad_ids(say, tmp_path)
+    sys.modules.pop("mine", None)
+
+
+def say_bad_ids(say, folder) -> str:
+    (folder / "bad").write_text("1 60")
+    return say("inspect", "mine:make", "--ids", "bad", status=2)
+
+
+WRONG = [
+    (["nowhere"], "is no folder and no package.module:factory"),
+    (["."], "holds neither a model (config.json) nor a run (run.json)"),
+    (["--from", "cat"], "--from and --to go together"),
+    (["--keep", "qk"], "say which, --save RUN"),
+    (["--top", "0"], "must be at least 1"),
+    (["--tokens", "0"], "must be at least 1"),
+    (["--sort", "beauty"], "there is no column 'beauty'"),
+    (["--dtype", "int8"], "dtype must be one of float32"),
+    (["--device", "abacus"], "device 'abacus'"),
+    (["--text", ""], "makes no token of this text"),
+    (["--text", "a b", "--from", "dog", "--to", "a"], "'dog' is not in the text"),
+    (["--text", "a b", "--from", "99", "--to", "0"], "99 is no place among the"),
+    (["--layers", "9", "--text", "a b"], "there are layers 0 to"),
+    (["--heads", "0.77", "--save", "r", "--keep", "qk"], "there is no head 0.77"),
+    (["--file", "missing.txt"], "missing.txt"),
+    (["json.decoder:JSONDecoder", "--text", "a"], "returned a JSONDecoder"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), WRONG, ids=lambda x: " ".join(x)[:40])
+def test_what_is_wrong_is_said_in_one_line(say, arguments, words):
+    assert words in say("inspect", *arguments, status=2)
+
+
+def test_a_run_cannot_be_made_to_read_another_text(say):
+    say("inspect", "--text", TEXT, "--save", "a")
+    assert "a is a run: --text cannot change it now" in say("inspect", "a", "--text", "b", status=2)
+    assert 'observe(keep="qk")' in say("inspect", "a", "--from", "cat", "--to", "the", status=2)
+
+
+def test_models_with_code_of_their_own_are_refused(say, tmp_path):
+    (tmp_path / "m").mkdir()
+    said = {"model_type": "odd", "architectures": ["Odd"], "auto_map": {"AutoModel": "odd.Odd"}}
+    (tmp_path / "m" / "config.json").write_text(json.dumps(said))
+    (tmp_path / "m" / "odd.py").write_text("raise SystemExit('ran')\n")
+    assert "code of its own" in say("inspect", "m", status=2)
+
+
+def test_hostile_words_are_data(say, tmp_path):
+    words = "</script><b>x </scRIPt> a\"b onmouseover=1 <img src=x onerror=1> &amp; <!-- \\ \n ' %"
+    say("inspect", "--text", words, "--report", "r.html", "--plot", "p")
+    page = (tmp_path / "r.html").read_text("utf-8").lower()
+    assert "<img src=x" not in page
+    assert "<script" not in page
+    assert "<!--" not in page.replace("<!doctype", "")
+
+
+def test_checkpoints_are_compared_in_order(say, tmp_path):
+    """A head that is driven into collapse in the second checkpoint is the first to leave."""
+    model = ch.TinyGPT.load("tiny-en")
+    for step, factor in ((1, 1.0), (2, 9.0), (3, 9.0)):
+        with torch.no_grad():
+            model.blocks[0].attention.q_proj.weight[:16] *= factor if step == 2 else 1
+        model.save(tmp_path / f"step-{step}")
+    said = say("compare", "step-1", "step-2", "step-3", "--text", inspection.TEXT)
+    assert "head 0.0 at step-2" in said
+    assert "collapsed first" in said
+    rows = json.loads(say("compare", "step-1", "step-3", "--json"))
+    assert rows
+    assert "two runs or more" in say("compare", "step-1", status=2)
+
+
+def test_plot_draws_a_run_and_a_training(say, tmp_path):
+    say("inspect", "--text", TEXT, "--save", "a")
+    assert "2 pictures in a/plots" in say("plot", "a")
+    assert "pictures" in say("plot", "a", "--output-dir", "elsewhere")
+    say("train", "--recipe", "induction", "--steps", 2, "--out", "t")
+    assert "training.png" in say("plot", "t", "--output-dir", "curves")
+    assert (tmp_path / "curves" / "training.png").stat().st_size > 1000
+    assert say("plot", "nowhere", status=2)
+
+
+def test_only_what_is_needed_is_computed():
+    """The last logits alone, and no cache."""
+    model = zoo.build("llama")
+    seen = {}
+    forward = model.forward
+
+    def watched(input_ids, use_cache=None, logits_to_keep=0, **rest):
+        seen.update(use_cache=use_cache, logits_to_keep=logits_to_keep)
+        return forward(input_ids=input_ids, use_cache=use_cache, logits_to_keep=logits_to_keep)
+
+    model.forward = watched
+    subject.Subject(model, "m", vocab_size=101).read(torch.ones(1, 4, dtype=torch.int64))
+    assert seen == {"use_cache": False, "logits_to_keep": 1}
+    assert isinstance(model, nn.Module)
