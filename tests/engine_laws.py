@@ -116,6 +116,14 @@ class Case:
         return dense.attend(self.q, self.k, self.v, m.Rule(**self.rule), dtype)
 
 
+def distance(case: Case, scores) -> torch.Tensor:
+    """How far each row looks, from its dense scores (B, H, T, S): the sink has no part in it."""
+    _, _, T, S = case.shape
+    offset = torch.as_tensor(case.rule.get("offset", S - T)).reshape(-1, 1, 1, 1)
+    apart = (torch.arange(T).view(T, 1) + offset - torch.arange(S)).abs()
+    return (torch.softmax(scores, dim=-1).nan_to_num(0.0) * apart).sum(dim=-1)
+
+
 def close(got, wanted, atol=1e-9, rtol=1e-9) -> None:
     torch.testing.assert_close(got, wanted, atol=atol, rtol=rtol, check_dtype=False, equal_nan=True)
 
@@ -126,9 +134,10 @@ def equals_the_dense_way(m) -> None:
     @given(seeds)
     def check(seed: int) -> None:
         case = Case(seed)
-        got, wanted = case.attend(m, received=True, top=True), case.dense(m)
+        got, wanted = case.attend(m, received=True, top=True, distance=True), case.dense(m)
         for name in (*FIGURES, "out", "received"):
             close(getattr(got, name), getattr(wanted, name))
+        close(got.distance, distance(case, wanted.s))
         assert torch.equal(got.top_key, wanted.top_key)
         without = m.attention(case.q, case.k, None, m.Rule(**case.rule))
         for name in FIGURES:
@@ -147,11 +156,13 @@ def float32_loses_no_more_than_float32_must(m) -> None:
         case = Case(seed)
         case.q, case.k, case.v = case.q.float(), case.k.float(), case.v.float()
         got, judge, exact = (
-            case.attend(m, torch.float32),
+            case.attend(m, torch.float32, distance=True),
             case.dense(m, torch.float32),
             case.dense(m),
         )
-        for name in (*FIGURES, "out"):
+        for dense_one in (judge, exact):
+            dense_one.distance = distance(case, dense_one.s)
+        for name in (*FIGURES, "out", "distance"):
             truth = getattr(exact, name)
             lost = (getattr(judge, name) - truth).abs().nan_to_num(0.0)
             ulps = 2 * torch.finfo(torch.float32).eps * truth.abs().nan_to_num(0.0).clamp(min=1)
@@ -207,13 +218,17 @@ def chunks_of_keys_merge_into_the_whole(m) -> None:
         scores[0, 1] = -math.inf  # a row that sees nothing
         scores[:, 2, :9] = -math.inf  # and one that sees nothing for long
         at = torch.arange(13, dtype=torch.float64)
+        apart = (torch.arange(5).view(5, 1) + 3 - at).abs()[None, None]
 
         def part(a: int, b: int):
-            piece = m.softmax.empty((2, 5), 3, scores)
-            m.softmax.absorb(piece, scores[..., a:b].clone(), at[a:b], values[:, a:b], masked=True)
+            piece = m.softmax.empty((2, 5), 3, scores, distance=True)
+            m.softmax.absorb(
+                piece, scores[..., a:b].clone(), at[a:b], values[:, a:b], masked=True,
+                apart=apart[..., a:b],
+            )  # fmt: skip
             return piece
 
-        merge, nothing = m.softmax.merge, m.softmax.empty((2, 5), 3, scores)
+        merge, nothing = m.softmax.merge, m.softmax.empty((2, 5), 3, scores, distance=True)
         whole = m.softmax.finish(part(0, 13))
         for piece in (
             merge(merge(part(0, 4), part(4, 9)), part(9, 13)),
@@ -227,6 +242,7 @@ def chunks_of_keys_merge_into_the_whole(m) -> None:
         p = torch.softmax(scores, dim=-1).nan_to_num(0.0)
         close(whole.out, p @ values)
         close(whole.entropy, -torch.xlogy(p, p).sum(dim=-1))
+        close(whole.distance, (p * apart[0]).sum(dim=-1))
 
     check()
 
@@ -380,7 +396,7 @@ def what_is_hidden_may_hold_anything(m) -> None:
     @given(seeds)
     def check(seed: int) -> None:
         case = Case(seed)
-        before = case.attend(m, received=True)
+        before = case.attend(m, received=True, distance=True)
         bad = case.below(case.shape[3])
         sees = dense.visible(m.Rule(**case.rule), *case.shape)[..., bad]
         which = case.below(3)  # a key, a value, or both
@@ -388,8 +404,8 @@ def what_is_hidden_may_hold_anything(m) -> None:
             case.k[:, :, bad, 0] = math.nan
         if which != 0:
             case.v[:, :, bad, -1] = math.inf
-        after = case.attend(m)
-        for name in ("out", "lse", "entropy", "max_score", "mean_key"):
+        after = case.attend(m, distance=True)
+        for name in ("out", "lse", "entropy", "max_score", "mean_key", "distance"):
             got, wanted = getattr(after, name), getattr(before, name)
             assert got[sees].isnan().all(), name
             assert torch.equal(got[~sees], wanted[~sees]) or torch.allclose(
@@ -466,5 +482,20 @@ def the_query_mask_never_changes_the_output(m) -> None:
         after = case.attend(m)
         for name in (*FIGURES, "out"):
             assert torch.equal(getattr(after, name), getattr(before, name))
+
+    check()
+
+
+@law
+def asking_for_the_distance_changes_no_bit(m) -> None:
+    @some(20)
+    @given(seeds)
+    def check(seed: int) -> None:
+        case = Case(seed)
+        for dtype in (torch.float32, torch.float64):
+            without, asked = (case.attend(m, dtype, distance=flag) for flag in (False, True))
+            assert without.distance is None
+            for name in (*FIGURES, "out"):
+                assert torch.equal(getattr(asked, name), getattr(without, name)), name
 
     check()

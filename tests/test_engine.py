@@ -132,6 +132,27 @@ MUTANTS = {
     "sink left out": ("softmax.py", "l=alone.l + 1", "l=alone.l"),
     "sink in the largest score": ("softmax.py", "max_score=max_score,", "max_score=part.m,"),
     "mean key within the tile": ("engine/tiled.py", "positions[j0:j1]", "positions[: j1 - j0]"),
+    "distance within the tile": ("bound.py", "- keys.to(dtype)", "- (keys - j0).to(dtype)"),
+    "distance with its sign": ("bound.py", "keys.to(dtype)).abs_()", "keys.to(dtype))"),
+    "distance by another's offset": ("bound.py", "own = own[b] if", "own = own[:1] if"),
+    "no rescale of the distance": ("softmax.py", "        part.a.mul_(factor)\n", "        pass\n"),
+    "sink in the distance": (
+        "softmax.py",
+        "    distance = None\n",
+        "    distance = None\n"
+        "    if sink is not None:\n"
+        "        part = replace(part, l=part.l + (sink.to(part.m) - part.m).exp())\n",
+    ),
+    "the distance uses the weights up": (
+        "softmax.py",
+        "apart, out=scores.view(stacked))",
+        "apart, out=weights.view(stacked))",
+    ),
+    "a spoiled row keeps its distance": (
+        "engine/tiled.py",
+        "self.mean_key, self.distance)",
+        "self.mean_key)",
+    ),
     "visible counts the hidden": ("engine/tiled.py", "(~hidden).sum(dim=-1)", "hidden.sum(dim=-1)"),
     "pads are received": ("engine/tiled.py", "if real is not None:", "if real is None and False:"),
     "gradient without the row's mean": (
@@ -251,12 +272,13 @@ def randn(*shape, seed=0, dtype=torch.float32):
 
 def test_leading_axes_come_out_as_they_came_in():
     q, k, v = randn(2, 6, 5, 4), randn(2, 3, 7, 4, seed=1), randn(2, 3, 7, 3, seed=2)
-    whole = attention(q, k, v, received=True, top=True)
+    asked = {"received": True, "top": True, "distance": True}
+    whole = attention(q, k, v, **asked)
     assert (whole.out.shape, whole.lse.shape) == ((2, 6, 5, 3), (2, 6, 5))
     assert (whole.received.shape, whole.top_key.shape) == ((2, 6, 7), (2, 6, 5))
     assert (whole.n_keys, whole.impl) == (7, "tiled")
-    three = attention(q[1], k[1], v[1], received=True, top=True)
-    two = attention(q[1, 5], k[1, 2], v[1, 2], received=True, top=True)
+    three = attention(q[1], k[1], v[1], **asked)
+    two = attention(q[1, 5], k[1, 2], v[1, 2], **asked)
     for name in (
         "out",
         "lse",
@@ -266,6 +288,7 @@ def test_leading_axes_come_out_as_they_came_in():
         "visible",
         "received",
         "top_key",
+        "distance",
     ):
         torch.testing.assert_close(getattr(three, name), getattr(whole, name)[1])
         torch.testing.assert_close(getattr(two, name), getattr(whole, name)[1, 5])
@@ -278,24 +301,28 @@ def test_empty_axes_have_their_shapes(empty, options):
         0 if empty == x else n for x, n in (("B", 2), ("H", 4), ("G", 2), ("T", 3), ("S", 5))
     )
     k = randn(B, G, S, 4)
-    a = attention(randn(B, H, T, 4), k, randn(B, G, S, 3), Rule(**options), received=True, top=True)
+    a = attention(
+        randn(B, H, T, 4), k, randn(B, G, S, 3), Rule(**options),
+        received=True, top=True, distance=True,
+    )  # fmt: skip
     assert a.out.shape == (B, H, T, 3)
-    assert a.entropy.shape == a.top_key.shape == (B, H, T)
+    assert a.entropy.shape == a.top_key.shape == a.distance.shape == (B, H, T)
     assert a.received.shape == (B, H, S)
     if empty == "S":
         assert (a.out == 0).all()
         assert (a.lse == -math.inf).all()
         assert (a.top_key == -1).all()
+        assert (a.distance == 0).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_accumulation_is_float32_at_least(dtype):
-    a = attention(
-        randn(3, 5, 4).to(dtype), randn(3, 5, 4).to(dtype), randn(3, 5, 2).to(dtype), received=True
-    )
+    q, k, v = randn(3, 5, 4).to(dtype), randn(3, 5, 4).to(dtype), randn(3, 5, 2).to(dtype)
+    a = attention(q, k, v, received=True, distance=True)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     assert a.out.dtype == dtype
-    for name in ("lse", "entropy", "max_score", "mean_key", "visible", "sink_mass", "received"):
+    figures = ("lse", "entropy", "max_score", "mean_key", "visible", "sink_mass", "received")
+    for name in (*figures, "distance"):
         assert getattr(a, name).dtype == wide
 
 
@@ -351,6 +378,7 @@ def test_only_what_needs_a_gradient_gets_one():
     a = attention(q, k, k)
     assert a.out.requires_grad
     assert not a.max_score.requires_grad
+    assert not attention(q, k, k, distance=True).distance.requires_grad
 
 
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])

@@ -13,6 +13,7 @@ import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+import clearhead.moments
 import clearhead.stats
 from clearhead.engine import attention, tiles
 from clearhead.map import AttentionMap
@@ -27,8 +28,8 @@ some = settings(
 )
 
 
-def stats_of(q, k, rule, amap=True, m=clearhead.stats) -> HeadStats:
-    attended = attention(q, k, None, rule)
+def stats_of(q, k, rule, amap=True, m=clearhead.stats, distance=False) -> HeadStats:
+    attended = attention(q, k, None, rule, distance=distance)
     return m.HeadStats.of(attended, AttentionMap(q, k, rule) if amap else None)
 
 
@@ -79,13 +80,14 @@ def padding_gives_the_same_numbers(real, m=clearhead.stats):
 
 
 @pytest.mark.quick
-def test_causal_rows_one_by_one():
-    causal_rows()
+@pytest.mark.parametrize("distance", [False, True])
+def test_causal_rows_one_by_one(distance):
+    causal_rows(distance)
 
 
-def causal_rows(m=clearhead.stats):
+def causal_rows(distance, m=clearhead.stats):
     """Rows see 1, 2, 3 keys: ln 1, ln 2, ln 3."""
-    stats = stats_of(*equal_scores(3, 3), Rule(causal=True), m=m)
+    stats = stats_of(*equal_scores(3, 3), Rule(causal=True), m=m, distance=distance)
     entropy = stats.metrics["entropy"]
     mean = (LN2 + LN3) / 3
     close(entropy.mean.item(), mean)
@@ -93,6 +95,8 @@ def causal_rows(m=clearhead.stats):
     close((entropy.minimum.item(), entropy.maximum.item()), (0, LN3))
     assert entropy.histogram.nonzero()[:, 1].tolist() == [0, 8, 12]  # bits 0, 1, 1.58 in eighths
     close(stats.mean("distance").item(), (0 + 1 / 2 + 1) / 3)
+    # 1/2 and 1 lie on edges and count in the bins that begin there.
+    assert stats.metrics["distance"].histogram.nonzero()[:, 1].tolist() == [0, 13, 17]
     # The first row sees nothing but the first key: it has no choice and is left out.
     assert stats.metrics["first_key"].count.item() == 2
     close(stats.mean("first_key").item(), (1 / 2 + 1 / 3) / 2)
@@ -115,16 +119,18 @@ def test_empty_rows_are_left_out_and_counted():
         assert stats.metrics["entropy"].count.item() == 2
 
 
-def test_a_sink_is_divided_out_of_the_distance_alone():
+@pytest.mark.parametrize("distance", [False, True])
+def test_a_sink_is_divided_out_of_the_distance_alone(distance):
     """One causal row of two keys with equal scores and a sink: weights 1/3, distances 1 and 0."""
     q, k = equal_scores(1, 2)
-    (head,) = stats_of(q, k, Rule(causal=True, sinks=torch.zeros(1))).summary()
+    (head,) = stats_of(q, k, Rule(causal=True, sinks=torch.zeros(1)), distance=distance).summary()
     close(head["sink_mass"], 1 / 3)
     close(head["distance"], 1 / 2)
     close(head["previous"], 1 / 3)
     close(head["previous_uniform"], 1 / 2)
     # A sink that takes all but e^-40 in float32, where 1 - sink_mass is 0.
-    (head,) = stats_of(q, k, Rule(causal=True, sinks=torch.full((1,), 40.0))).summary()
+    rule = Rule(causal=True, sinks=torch.full((1,), 40.0))
+    (head,) = stats_of(q, k, rule, distance=distance).summary()
     close(head["distance"], 1 / 2)
 
 
@@ -322,8 +328,8 @@ def one_row(case, b, h, i):
     return row
 
 
-def agrees_with_a_dense_count(case, m=clearhead.stats):
-    stats = stats_of(case.q, case.k, case.rule, m=m)
+def agrees_with_a_dense_count(case, distance, m=clearhead.stats):
+    stats = stats_of(case.q, case.k, case.rule, m=m, distance=distance)
     B, H, T, _ = case.q.shape
     for h in range(H):
         rows = [one_row(case, b, h, i) for b in range(B) for i in range(T)]
@@ -350,7 +356,39 @@ def test_agrees_with_a_dense_count(case, keys, elements):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiles, "KEYS", keys)
         patch.setattr(tiles, "ELEMENTS", elements)
-        agrees_with_a_dense_count(case)
+        for distance in (False, True):
+            agrees_with_a_dense_count(case, distance)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 5e-6), (torch.float64, 1e-14)])
+@some
+@given(cases, st.sampled_from([1, 2, 4, 512]), st.sampled_from([1, 16, 1 << 19]))
+def test_one_pass_and_single_keys_find_the_same(dtype, tolerance, case, keys, elements):
+    """Scores of about 10, added up in another order, are off by some 2e-6, and so are weights."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tiles, "KEYS", keys)
+        patch.setattr(tiles, "ELEMENTS", elements)
+        q, k = case.q.to(dtype), case.k.to(dtype)
+        one, other = (stats_of(q, k, case.rule, distance=flag) for flag in (False, True))
+        assert one.metrics.keys() == other.metrics.keys()
+        for name, mine in one.metrics.items():
+            theirs = other.metrics[name]
+            assert torch.equal(mine.count, theirs.count), name
+            for part in ("mean", "m2", "minimum", "maximum"):
+                pair = getattr(theirs, part), getattr(mine, part)
+                torch.testing.assert_close(*pair, rtol=tolerance, atol=tolerance)
+
+
+def test_padding_of_each_batch_element_its_own_first_key():
+    """Batch elements that begin at keys 0, 3 and 5: single keys, one by one, in all heads alike."""
+    g = torch.Generator().manual_seed(7)
+    q, k = torch.randn(3, 4, 150, 8, generator=g), torch.randn(3, 2, 150, 8, generator=g)
+    real = torch.arange(150) >= torch.tensor([[0], [3], [5]])
+    rule = Rule(causal=True, key_mask=real, query_mask=real)
+    one, other = (stats_of(q, k, rule, distance=flag) for flag in (False, True))
+    for name in MAP:
+        torch.testing.assert_close(other.mean(name), one.mean(name), rtol=1e-6, atol=1e-6)
+    assert other.metrics["first_key"].count.tolist() == [149 + 146 + 144] * 4
 
 
 # Laws --------------------------------------------------------------------------------------------
@@ -417,21 +455,31 @@ def test_a_long_history_loses_no_digits():
 def the_checks(m: ModuleType) -> None:
     padding_gives_the_same_numbers(LEFT, m)
     padding_gives_the_same_numbers(RIGHT, m)
-    causal_rows(m)
+    for distance in (False, True):
+        causal_rows(distance, m)
     first_key_of_the_own_document(m)
     for seed in range(6):
-        for options in ({"causal", "sinks", "mask", "query_mask"}, {"offset", "segments"}):
+        for options in (
+            {"causal", "sinks", "mask", "query_mask"}, {"offset", "segments"}, {"key_mask"},
+        ):  # fmt: skip
             case = Case(2, 1, 2, 5, 7, options, seed)
-            agrees_with_a_dense_count(case, m)
+            agrees_with_a_dense_count(case, False, m)
+            agrees_with_a_dense_count(case, True, m)
     split_equals_whole(case, m)
 
 
 def copy_of_stats(old="", new="") -> ModuleType:
-    source = Path(clearhead.stats.__file__).read_text("utf-8")
-    assert source.count(old) == 1 or not old, f"{old!r} is there {source.count(old)} times"
-    module = ModuleType("clearhead.stats_copy")
-    exec(compile(source.replace(old, new) if old else source, "stats_copy", "exec"), vars(module))
-    return module
+    """A copy of stats.py on top of one of moments.py, with `new` in place of `old` in either."""
+    files = (Path(m.__file__).read_text("utf-8") for m in (clearhead.moments, clearhead.stats))
+    moments, stats = ModuleType("clearhead.moments_copy"), ModuleType("clearhead.stats_copy")
+    found = 0
+    for module, source in zip((moments, stats), files, strict=True):
+        found += source.count(old) if old else 1
+        exec(compile(source.replace(old, new) if old else source, "copy", "exec"), vars(module))
+    if old and found != 1:
+        pytest.fail(f"{old!r} is there {found} times")
+    vars(stats).update(measure=moments.measure, Moments=moments.Moments)
+    return stats
 
 
 def test_an_unchanged_copy_passes():
@@ -454,6 +502,14 @@ def test_an_unchanged_copy_passes():
         pytest.param("distance / total", "distance", id="distance not renormalized"),
         pytest.param("right=True", "right=False", id="edges on the wrong side"),
         pytest.param("edges[1:-1]", "edges[2:]", id="bins off by one"),
+        pytest.param("(x * n_bins).long()", "(x * n_bins - 1).ceil().long()",
+                     id="equal bins' edges on the wrong side"),
+        pytest.param("cell.masked_fill_(absent", "cell.masked_fill(absent", id="absent in a bin"),
+        pytest.param("x.masked_fill_(absent, math.inf)", "x", id="the least of the absent"),
+        pytest.param("(1, 0))", "(0, 1))", id="lags the other way"),
+        pytest.param("first[:, 0].tolist()", "[0] * bound.B", id="column 0 for the first key"),
+        pytest.param("distance is None or bound.rule.segments is not None", "distance is None",
+                     id="the first document's first key for all"),
     ],
 )  # fmt: skip
 def test_a_wrong_copy_is_found(old, new):

@@ -132,6 +132,15 @@ class BoundRule:
             return rows + self.offset[:, None]
         return rows[None] + self.offset
 
+    def apart(
+        self, i0: int, i1: int, j0: int, j1: int, b: slice, dtype: torch.dtype
+    ) -> Tensor:  # fmt: skip
+        """How far each key of a tile lies from where its query stands: (1 or b, 1, rows, keys)."""
+        own = self.positions(i0, i1)
+        own = own[b] if isinstance(self.offset, Tensor) else own
+        keys = torch.arange(j0, j1, device=self.device)
+        return (own[:, None, :, None].to(dtype) - keys.to(dtype)).abs_()
+
     # Which keys of a tile are hidden -------------------------------------------------------------
 
     def hidden(

@@ -287,8 +287,3 @@ def largest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
             values[again], at[again] = ordered[:, :k], order[:, :k]
         return values, at
     return torch.sort(scores, dim=-1, descending=True, stable=True)
-
-
-def diagonal(tile: Tensor) -> Tensor:
-    """(b, h, n, n) -> (b, h, n, 1)"""
-    return tile.diagonal(dim1=-2, dim2=-1).unsqueeze(-1)

@@ -7,7 +7,6 @@ Letters: B batch, H query heads, G key heads, T queries, S keys, D head size.
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial, wraps
 from types import EllipsisType
 from typing import Any, TypeVar, cast
@@ -27,7 +26,7 @@ Indices = Index | tuple[Index, ...]
 Where = tuple[slice, slice, slice]
 
 ROWS = 8192  # queries in a tile at most: scaled, they are copied
-DIAGONAL = 64  # rows and keys of the squares along a diagonal
+DIAGONAL = tiled.DIAGONAL  # rows of the squares along a diagonal
 
 Method = TypeVar("Method", bound=Callable[..., object])
 
@@ -169,7 +168,9 @@ class AttentionMap:
     def on_key(self, j: int) -> Tensor:
         """Every row's weight on key j, (B, H, T), in O(T D). IndexError if there is no such key."""
         j = cells.place(j, len(self.shape) - 1, self.shape)
-        return self._mass((0, self._bound.T), (j, j + 1)).view(self.shape[:-1])
+        lse, keys = self._lse_of(0, self._bound.T), [j] * self._bound.B
+        weight, _ = tiled.on_keys(self._q, self._k, self._bound, lse, keys)
+        return weight.view(self.shape[:-1])
 
     @_figures
     def on_lag(self, n: int) -> Tensor:
@@ -178,24 +179,7 @@ class AttentionMap:
         0 where there is no such key or it is hidden.
         """
         lse = self._lse_of(0, self._bound.T)
-        weight = torch.zeros_like(lse.high)
-        offset = self._bound.offset
-        for chunk in chunks(self._bound):
-            # An offset for each batch element is a diagonal for each.
-            apart = [slice(b, b + 1) for b in range(chunk.b.start, chunk.b.stop)]
-            for b in apart if isinstance(offset, Tensor) else [chunk.b]:
-                ahead = n - (int(offset[b.start]) if isinstance(offset, Tensor) else offset)
-                scores = Scores(self._q, self._k, self._bound, replace(chunk, b=b))
-                last = min(self._bound.T, self._bound.S + ahead)
-                for i0 in range(max(0, ahead), last, DIAGONAL):
-                    i1 = min(i0 + DIAGONAL, last)
-                    queries = scores.queries(i0, i1)
-                    tile, hidden = scores.tile(queries, i0, i1, i0 - ahead, i1 - ahead)
-                    tile = scores.by_head(tile, i1 - i0)
-                    if hidden is not None:
-                        hidden = cells.diagonal(hidden.expand(tile.shape))
-                    where = (b, chunk.h, slice(i0, i1))
-                    weight[where] = weights_(cells.diagonal(tile), lse[where], hidden)[..., 0]
+        weight, _ = tiled.on_lags(self._q, self._k, self._bound, lse, [n])
         return weight.view(self.shape[:-1])
 
     @_figures

@@ -13,16 +13,18 @@ Letters: B batch, H heads, T queries.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 # Figures of a row. Those of ROW come out of the call itself, those of MAP need the weights.
 ROW = ("entropy", "normalized_entropy", "max_prob", "sink_mass", "max_score")
 KEYS = ("first_key", "previous", "self_mass")  # weights of one key
 MAP = ("distance", *KEYS, *(f"{name}_uniform" for name in KEYS))
+BENT = ("entropy", "distance", "max_score")  # all others lie in [0, 1], in equal bins
+TOGETHER = 1 << 18  # numbers that are measured at a time, if one metric has not more
 
 
 def bin_edges(metric: str) -> Tensor:
@@ -85,19 +87,54 @@ class Moments:
         )  # fmt: skip
 
 
-def measure(metric: str, x: Tensor, counted: Tensor) -> Moments:
-    """The moments of x (B, H, T) where `counted`, in two passes; float64 from the start."""
+def measure(values: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str, Moments]:
+    """The moments of each metric: its x (B, H, T) where `counted` (B, H, T), float64 throughout.
+
+    In two passes, over as many metrics at a time as lie well in the caches.
+    """
+    found: dict[str, Moments] = {}
+    names = list(values)
+    B, H, T = values[names[0]][0].shape
+    n = max(1, TOGETHER // max(1, B * H * T))
+    for at in range(0, len(names), n):
+        found |= _measure({name: values[name] for name in names[at : at + n]}, H, B * T)
+    return found
+
+
+def _measure(
+    values: Mapping[str, tuple[Tensor, Tensor]], n_heads: int, n_rows: int
+) -> dict[str, Moments]:
+    shape = (len(values), n_heads, n_rows)
+    given, which = ([pair[n].transpose(0, 1) for pair in values.values()] for n in (0, 1))
+    absent = ~torch.stack(which).reshape(shape)
+    x = torch.empty(shape, dtype=torch.float64, device=absent.device)
+    for mine, each in zip(x, given, strict=True):
+        mine.view(each.shape).copy_(each)
+    x.masked_fill_(absent, 0.0)
+    count = n_rows - absent.sum(dim=-1)
+    mean = x.sum(dim=-1) / count.clamp(min=1)
+    m2 = (x - mean[..., None]).masked_fill_(absent, 0.0).square_().sum(dim=-1)
+    bins = [_histogram(name, *pair) for name, *pair in zip(values, x, absent, strict=True)]
+    low, high = (torch.full_like(mean, end) for end in (math.inf, -math.inf))
+    if n_rows:  # extremes want one at least
+        low = x.masked_fill_(absent, math.inf).amin(dim=-1)
+        high = x.masked_fill_(absent, -math.inf).amax(dim=-1)
+    figures = (figure.cpu() for figure in (count, mean, m2, low, high))
+    return {
+        name: Moments(*(figure.clone() for figure in (*each, histogram)))
+        for name, *each, histogram in zip(values, *figures, bins, strict=True)
+    }
+
+
+def _histogram(metric: str, x: Tensor, absent: Tensor) -> Tensor:
+    """How many x (H, rows) lie in each bin, (H, bins), those left out that are absent."""
     edges = bin_edges(metric).to(x.device)
-    n_heads, n_bins = x.shape[1], len(edges) - 1
-    counted = counted.transpose(0, 1).reshape(n_heads, x.shape[0] * x.shape[2])
-    x = x.transpose(0, 1).reshape(counted.shape).double().masked_fill(~counted, 0.0)
-    count = counted.sum(dim=1)
-    mean = x.sum(dim=1) / count.clamp(min=1)
-    m2 = (x - mean[:, None]).masked_fill_(~counted, 0.0).square_().sum(dim=1)
-    head = torch.arange(n_heads, device=x.device)[:, None] * n_bins
-    cell = torch.bucketize(x, edges[1:-1].contiguous(), right=True) + head
-    histogram = torch.bincount(cell[counted], minlength=n_heads * n_bins)
-    ends = (math.inf, -math.inf)  # in one column more: extremes want one and there may be no row
-    low, high = (F.pad(x.masked_fill(~counted, end), (0, 1), value=end) for end in ends)
-    found = (count, mean, m2, low.amin(dim=1), high.amax(dim=1), histogram.view(n_heads, n_bins))
-    return Moments(*(figure.cpu() for figure in found))
+    n_heads, n_bins = len(x), len(edges) - 1
+    if metric in BENT:
+        cell = torch.bucketize(x, edges[1:-1].contiguous(), right=True)
+    else:  # equal bins in [0, 1], as many as a power of two: the product is exact
+        cell = (x * n_bins).long().clamp_(0, n_bins - 1)
+    cell += torch.arange(n_heads, device=x.device)[:, None] * n_bins
+    cell.masked_fill_(absent, n_heads * n_bins)  # one more bin, for what is absent
+    found = torch.bincount(cell.flatten(), minlength=n_heads * n_bins + 1)
+    return found[:-1].view(n_heads, n_bins).cpu()

@@ -5,12 +5,14 @@ Over any set of keys, with m the largest score there, a row needs to remember no
     l = sum_j e^(s_j - m)                      o = sum_j e^(s_j - m) v_j
     u = sum_j e^(s_j - m) (s_j - m)            c = sum_j e^(s_j - m) j
 
-Two disjoint sets are brought to the larger of the two m and added: with d = m_old - m_new, u
-becomes (u + d l) e^d, and l, c and o become e^d times what they were. That is a commutative monoid,
-`empty` and `merge`: tiles of a row, chunks of a cache and ranks of a job combine alike, in any
-order. At the end
+and, where the distance is asked for, a = sum_j e^(s_j - m) |i - j|, i being where the row stands.
 
-    out = o / l    lse = m + log l    H = log l - u / l    mean_key = c / l
+Two disjoint sets are brought to the larger of the two m and added: with d = m_old - m_new, u
+becomes (u + d l) e^d, and l, c, a and o become e^d times what they were. That is a commutative
+monoid, `empty` and `merge`: tiles of a row, chunks of a cache and ranks of a job combine alike, in
+any order. At the end
+
+    out = o / l    lse = m + log l    H = log l - u / l    mean_key = c / l    distance = a / l
 
 where nothing large is subtracted from anything large. lse - E[s] is the same entropy on paper, and
 loses it in float32 as soon as the scores are large. For the same reason lse comes in two parts: at
@@ -33,7 +35,7 @@ LITTLE = 0.01  # beside 1; of less than that, float32 keeps too few digits
 
 @dataclass(eq=False)
 class Partial:
-    """What rows remember of their keys so far: m, l, u, c (..., rows) and o (..., rows, n).
+    """What rows remember of their keys so far: m, l, u, c, a (..., rows), o (..., rows, n).
 
     Where nothing has been seen m is the lowest finite number, so that m - m is 0 and not NaN.
     l becomes float64 when a row needs it, where the device has that.
@@ -44,6 +46,7 @@ class Partial:
     u: Tensor
     c: Tensor
     o: Tensor
+    a: Tensor | None = None  # like c; None if the distance is not asked for
     fresh: bool = False  # nothing absorbed yet, so nothing to rescale
 
 
@@ -60,9 +63,10 @@ class Finished:
     entropy: Tensor
     max_score: Tensor
     mean_key: Tensor
+    distance: Tensor | None  # of the keys alone, as if there were no sink
 
 
-def empty(shape: tuple[int, ...], n_values: int, like: Tensor) -> Partial:
+def empty(shape: tuple[int, ...], n_values: int, like: Tensor, distance: bool = False) -> Partial:
     """Rows that have seen no key, for values of n_values numbers (0 for statistics only)."""
     return Partial(
         m=like.new_full(shape, torch.finfo(like.dtype).min),
@@ -70,6 +74,7 @@ def empty(shape: tuple[int, ...], n_values: int, like: Tensor) -> Partial:
         u=like.new_zeros(shape),
         c=like.new_zeros(shape),
         o=like.new_zeros((*shape, n_values)),
+        a=like.new_zeros(shape) if distance else None,
         fresh=True,
     )
 
@@ -82,13 +87,15 @@ def absorb(
     masked: bool = False,
     room: Tensor | None = None,
     kept: Tensor | None = None,
+    apart: Tensor | None = None,
 ) -> None:
     """Add keys to the rows, in place.
 
     scores (N, rows, keys) are used up; positions (keys,) are the keys' own numbers: without them u
     and c, which only figures are made of, stay zero. values is (N, keys, n), and `kept`, like
     scores, a factor of each weight on its way to them (dropout). `masked` says that some scores are
-    -inf, which hides the key. `room`, like scores, is used up as well.
+    -inf, which hides the key. `room`, like scores, is used up as well. `apart` says how far each
+    key lies from its row, (b, 1, rows, keys), where the N rows are b times any number times rows.
     """
     m = torch.maximum(part.m, scores.amax(dim=-1))
     if not part.fresh:
@@ -108,6 +115,10 @@ def absorb(
     if values is not None:
         dropped = weights if kept is None else torch.mul(weights, kept, out=kept)
         part.o.baddbmm_(dropped, values)
+    if part.a is not None and apart is not None:
+        stacked = (len(apart), -1, *apart.shape[2:])
+        torch.mul(weights.view(stacked), apart, out=scores.view(stacked))
+        part.a.add_(scores.sum(dim=-1))
     if positions is not None:
         part.c.add_(weights.mul_(positions).sum(dim=-1))
 
@@ -131,14 +142,15 @@ def merge(a: Partial, b: Partial) -> Partial:
     """The same rows over the keys of both; a and b stay as they are."""
     m = torch.maximum(a.m, b.m)
     first, second = (
-        replace(part, **{name: getattr(part, name).clone() for name in ("l", "u", "c", "o")})
+        replace(part, **{n: x.clone() for n in "lucoa" if (x := getattr(part, n)) is not None})
         for part in (a, b)
     )
     _rescale(first, m)
     _rescale(second, m)
     return Partial(
-        m, _wide(first.l) + second.l, first.u + second.u, first.c + second.c, first.o + second.o
-    )
+        m, _wide(first.l) + second.l, first.u + second.u, first.c + second.c, first.o + second.o,
+        None if first.a is None or second.a is None else first.a + second.a,
+    )  # fmt: skip
 
 
 def _rescale(part: Partial, m: Tensor) -> None:
@@ -148,6 +160,8 @@ def _rescale(part: Partial, m: Tensor) -> None:
     part.u.addcmul_(d, part.l).mul_(factor)
     part.l.mul_(factor)
     part.c.mul_(factor)
+    if part.a is not None:
+        part.a.mul_(factor)
     if part.o.shape[-1]:
         part.o.mul_(factor.unsqueeze(-1))
 
@@ -158,6 +172,9 @@ def finish(part: Partial, sink: Tensor | None = None) -> Finished:
     `sink`, broadcast to the rows, is the logit of one more outcome, which no key stands for.
     """
     max_score = part.m.masked_fill(part.l == 0, -math.inf)
+    distance = None
+    if part.a is not None:
+        distance = (part.a / part.l.masked_fill(part.l == 0, 1.0)).to(part.m)
     if sink is not None:
         alone = empty(tuple(part.m.shape), part.o.shape[-1], part.m)
         part = merge(part, replace(alone, m=sink.to(part.m).expand_as(part.m), l=alone.l + 1))
@@ -172,4 +189,5 @@ def finish(part: Partial, sink: Tensor | None = None) -> Finished:
         entropy=((log_l - part.u / some).clamp_(min=0) + 0.0).to(part.m),
         max_score=max_score,
         mean_key=(part.c / some).to(part.m),
+        distance=distance,
     )

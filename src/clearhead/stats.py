@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from clearhead.bound import BoundRule
-from clearhead.engine import Attended
+from clearhead.engine import Attended, tiled
 from clearhead.engine.tiles import LogSum, Scores, blocks, chunks, weights_
 from clearhead.map import AttentionMap
 from clearhead.moments import KEYS, MAP, ROW, Moments, bin_edges, measure
@@ -74,12 +74,13 @@ class HeadStats:
     def empty(cls, n_heads: int) -> "HeadStats":
         """Heads that have seen no row: the identity of merge."""
         none, x = torch.zeros(n_heads, dtype=torch.int64), torch.zeros(1, n_heads, 0)
-        return cls({name: measure(name, x, x > 0) for name in ROW}, (), none, none, none, none)
+        return cls(measure(dict.fromkeys(ROW, (x, x > 0))), (), none, none, none, none)
 
     @classmethod
     def of(cls, attended: Attended, amap: AttentionMap | None = None) -> "HeadStats":
         """The statistics of one call; with its map those of MAP too, for one more pass over it.
 
+        attention(..., distance=True) does without that pass, where the rule has no segments.
         O(T) memory; sums in float64 on the call's own device; the result is on the CPU, without
         gradient. Raises ValueError if amap has another shape or rule.
         """
@@ -105,11 +106,12 @@ class HeadStats:
             counted, bad = real & sees & finite, real & sees & ~finite
             values = {name: (figures[name], counted) for name in ROW}
             if amap is not None and counted.any():
-                values |= _map_figures(amap, figures, counted)
+                far = attended.distance
+                far = None if far is None else far[(None,) * (3 - far.ndim)]
+                values |= _map_figures(amap, figures, counted, far)
             first = (bad & (bad.cumsum(dim=2) <= FEW)).nonzero().tolist()
             rows = (which.sum(dim=(0, 2)).cpu() for which in (counted, ~real, real & ~sees, bad))
-            metrics = {name: measure(name, *pair) for name, pair in values.items()}
-            return cls(metrics, _first_few((b, h, i) for b, h, i in first), *rows)
+            return cls(measure(values), _first_few((b, h, i) for b, h, i in first), *rows)
 
     def merge(self, other: "HeadStats") -> "HeadStats":
         """Over the rows of both. Associative and commutative up to rounding; `empty` is neutral.
@@ -212,20 +214,44 @@ def _first_few(found: Iterable[tuple[int, int, int]]) -> tuple[tuple[int, int, i
 
 
 def _map_figures(
-    amap: AttentionMap, figures: Mapping[str, Tensor], counted: Tensor
+    amap: AttentionMap, figures: Mapping[str, Tensor], counted: Tensor, distance: Tensor | None
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """Each metric of MAP with the rows that have it, (B, H, T) both. One pass over the scores.
+    """Each metric of MAP with the rows that have it, (B, H, T) both.
 
     Weights are taken relative to the largest of their row, which keeps the digits of their ratios
     where a sink takes nearly all.
     """
-    largest, visible = figures["max_score"], figures["visible"]
+    largest, visible, bound = figures["max_score"], figures["visible"], amap._bound
     relative = LogSum(largest, torch.zeros_like(largest))
-    bound = amap._bound
-    offset = torch.as_tensor(bound.offset, device=bound.device).reshape(-1, 1)
-    positions = (torch.arange(bound.T, device=bound.device) + offset).expand(bound.B, bound.T)
-    targets = torch.stack([_first_keys(bound, positions), positions - 1, positions], dim=-1)
-    weight = largest.new_zeros((*largest.shape, len(KEYS)))
+    positions = bound.positions(0, bound.T).expand(bound.B, bound.T)
+    first = _first_keys(bound, positions)
+    if distance is None or bound.rule.segments is not None:
+        targets = torch.stack([first, positions - 1, positions], dim=-1)
+        weight, seen, distance = _in_one_pass(amap, relative, targets)
+    else:  # one document, and one first key in each batch element
+        call = (amap._q, amap._k, bound, relative)
+        one, lags = tiled.on_keys(*call, first[:, 0].tolist()), tiled.on_lags(*call, (1, 0))
+        weight, seen = (torch.cat([x[None], y]) for x, y in zip(one, lags, strict=True))
+        weight.clamp_(max=1.0)  # a product of another shape may have been rounded upwards
+    weight *= figures["max_prob"]
+    found = {"distance": (distance, counted)}
+    seen &= counted
+    seen[0] &= visible > 1  # where the first key is the only one it has no choice
+    for n, name in enumerate(KEYS):
+        found[name] = (weight[n], seen[n])
+        found[f"{name}_uniform"] = (1 / visible.double(), seen[n])
+    return found
+
+
+def _in_one_pass(
+    amap: AttentionMap, relative: LogSum, targets: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The weights on the target keys (B, T, n), whether they are seen, (n, B, H, T), and distance.
+
+    One pass over the scores, for an lse of `relative` in every row.
+    """
+    bound, largest = amap._bound, relative.high
+    weight = largest.new_zeros((*largest.shape, targets.shape[-1]))
     seen = torch.zeros_like(weight, dtype=torch.bool)
     total, distance = torch.zeros_like(largest), torch.zeros_like(largest)
     for chunk in chunks(bound):
@@ -233,9 +259,7 @@ def _map_figures(
         for i0, i1, tiles in blocks(bound, chunk):
             where = (chunk.b, chunk.h, slice(i0, i1))
             queries = scores.queries(i0, i1)
-            here = targets[chunk.b, None, i0:i1]  # (b, 1, rows, 3)
-            own = positions[chunk.b, None, i0:i1, None].to(largest.dtype)
-            lowest, highest = (int(end) for end in own.aminmax())
+            here = targets[chunk.b, None, i0:i1]  # (b, 1, rows, n)
             for j0, j1 in tiles:
                 tile, hidden = scores.tile(queries, i0, i1, j0, j1)
                 p = weights_(scores.by_head(tile, i1 - i0), relative[where], hidden)
@@ -246,23 +270,11 @@ def _map_figures(
                         inside = inside & ~hidden.expand(p.shape).gather(-1, at)
                     seen[where] |= inside
                     weight[where] += p.gather(-1, at).masked_fill(~inside, 0.0)
-                mass = p.sum(dim=-1)
-                total[where] += mass
-                keys = torch.arange(j0, j1, device=bound.device, dtype=largest.dtype)
-                edge = j1 if lowest >= j1 else j0 if highest <= j0 else None
-                if edge is None:  # the tile lies to both sides of some query
-                    distance[where] += p.mul_((own - keys).abs_()).sum(dim=-1)
-                else:  # to its edge and on from there, which cancels nothing
-                    inner = p.mul_((keys - edge).abs_()).sum(dim=-1)
-                    distance[where] += inner + mass * (own[..., 0] - edge).abs_()
-    weight *= figures["max_prob"].unsqueeze(-1)
-    found = {"distance": (distance / total, counted)}  # total is (1 - sink_mass) / max_prob
-    seen &= counted.unsqueeze(-1)
-    seen[..., 0] &= visible > 1  # where the first key is the only one it has no choice
-    for n, name in enumerate(KEYS):
-        found[name] = (weight[..., n], seen[..., n])
-        found[f"{name}_uniform"] = (1 / visible.double(), seen[..., n])
-    return found
+                total[where] += p.sum(dim=-1)
+                apart = bound.apart(i0, i1, j0, j1, chunk.b, largest.dtype)
+                distance[where] += p.mul_(apart).sum(dim=-1)
+    # total is (1 - sink_mass) / max_prob
+    return weight.movedim(-1, 0), seen.movedim(-1, 0), distance / total
 
 
 def _first_keys(bound: BoundRule, positions: Tensor) -> Tensor:

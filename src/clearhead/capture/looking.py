@@ -74,7 +74,7 @@ def look(inputs: AttentionInputs, rows: int | None, seed: str) -> Looked:
     stats = HeadStats.empty(bound.H)
     for i0, i1 in spans:
         mine, part = rule_of_rows(rule, bound, i0, i1), q[:, :, i0:i1]
-        attended = attention(part, k, None, mine)
+        attended = attention(part, k, None, mine, distance=True)
         stats = stats.merge(HeadStats.of(attended, AttentionMap(part, k, mine, lse=attended)))
         found.append(attended)
     figures = {n: torch.cat([getattr(a, n) for a in found], dim=-1).cpu() for n in FIGURES}

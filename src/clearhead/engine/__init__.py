@@ -37,11 +37,12 @@ class Attended:
     sink_mass    the weight of the learned sink, 0 without one
     received     (B, H, S) sum of each key's weights over the real queries, when asked for
     top_key      the key of the largest score, the lowest of equals, when asked for
+    distance     sum_j p_ij |i + offset - j| / (1 - sink_mass), in keys, when asked for
 
     Each is (B, H, T), float32 (float64 for float64), top_key int64. Rows of padding are there like
     all others: average with HeadStats.of, which leaves them out. A row that sees nothing: out,
-    entropy, mean_key, visible and sink_mass 0, lse and max_score -inf, top_key -1; with a sink, lse
-    is its logit and sink_mass 1. A row that sees a NaN or an infinity is NaN throughout.
+    entropy, mean_key, visible, sink_mass and distance 0, lse and max_score -inf, top_key -1; with a
+    sink, lse is its logit and sink_mass 1. A row that sees a NaN or an infinity is NaN throughout.
     """
 
     out: Tensor | None
@@ -57,6 +58,7 @@ class Attended:
     impl: str
     received: Tensor | None = None
     top_key: Tensor | None = None
+    distance: Tensor | None = None
 
     def __repr__(self) -> str:
         """The shapes; printed numbers of a call are pages."""
@@ -93,6 +95,7 @@ def attention(
     impl: str = "auto",
     received: bool = False,
     top: bool = False,
+    distance: bool = False,
     dropout: float = 0.0,
 ) -> Attended:
     """Exact attention under a Rule, with the diagnostics of every row.
@@ -116,6 +119,7 @@ def attention(
     impl      "auto", or "tiled" for the tile loop in PyTorch; which one ran is in `.impl`
     received  also sum each key's weights: a second pass over the scores
     top       also find each row's top key: a second pass over the scores
+    distance  also sum how far each row looks, in the same pass: HeadStats.of needs none of its own
     dropout   the probability that a weight does not reach `out`, where the others grow by
               1 / (1 - dropout); nothing else of the result notices. Drawn from torch's global
               random numbers
@@ -133,12 +137,12 @@ def attention(
     check_inputs(q, k, v)
     with torch.autocast(q.device.type, enabled=False):
         values = None if v is None else as_four(v)
-        inputs, asked = _bind(as_four(q), as_four(k), values, rule, True, dropout)
+        inputs, asked = _bind(as_four(q), as_four(k), values, rule, True, dropout, distance)
         attended = _attend(inputs, asked, received, top)
     lead = q.shape[:-2]  # as many leading axes as came in
     as_q = {
         name: x.reshape(*lead, *x.shape[2:])
-        for name in ("out", *_ROWS, "received", "top_key")
+        for name in ("out", *_ROWS, "received", "top_key", "distance")
         if (x := getattr(attended, name)) is not None
     }
     return replace(attended, **as_q)
@@ -172,23 +176,25 @@ class _Asked:
     bad: Tensor | None  # keys that are not finite, (B, G, S), where there are any
     figures: bool
     dropout: Dropout | None
+    distance: bool = False
 
 
 def _bind(
-    q: Tensor, k: Tensor, v: Tensor | None, rule: Rule, figures: bool, dropout: float
-) -> tuple[_Inputs, _Asked]:
+    q: Tensor, k: Tensor, v: Tensor | None, rule: Rule, figures: bool, dropout: float,
+    distance: bool = False,
+) -> tuple[_Inputs, _Asked]:  # fmt: skip
     if not 0 <= dropout < 1:
         raise ValueError(f"dropout must be at least 0 and below 1; got {dropout}")
     bound = BoundRule(rule, q, k)
     k, v, bad = _without_bad_keys(k, v)
     bound.tame = _tame(q, k, bound.scale)
     drop = Dropout(dropout, int(torch.randint(1 << 62, ()))) if dropout else None
-    return (q, k, v, rule.bias, rule.sinks), _Asked(bound, bad, figures, drop)
+    return (q, k, v, rule.bias, rule.sinks), _Asked(bound, bad, figures, drop, distance)
 
 
 def _attend(inputs: _Inputs, asked: _Asked, received: bool, top: bool) -> Attended:
     out, *rows = _Attention.apply(*inputs, asked)  # type: ignore[no-untyped-call]
-    lse, entropy, lse_low, max_score, mean_key, visible = rows
+    lse, entropy, lse_low, max_score, mean_key, visible, far = rows
     (q, k, *_), bound = inputs, asked.bound
     with torch.no_grad():
         logsum = LogSum(lse, lse_low)
@@ -201,6 +207,7 @@ def _attend(inputs: _Inputs, asked: _Asked, received: bool, top: bool) -> Attend
             rule=bound.rule, n_keys=bound.S, impl="tiled",
             received=tiled.column_sums(q, k, logsum, bound) if received else None,
             top_key=tiled.top_keys(q, k, max_score, bound) if top else None,
+            distance=far,
         )  # fmt: skip
 
 
@@ -213,7 +220,8 @@ class _Attention(torch.autograd.Function):
         sinks: Tensor | None, asked: _Asked,
     ) -> tuple[Tensor | None, ...]:  # fmt: skip
         bound = asked.bound
-        rows = tiled.forward(q, k, v, bound, asked.figures or not bound.tame, asked.dropout)
+        figures = asked.figures or not bound.tame
+        rows = tiled.forward(q, k, v, bound, figures, asked.dropout, asked.distance)
         if asked.bad is not None:
             rows.spoil(tiled.rows_that_see(asked.bad, bound))
         if not bound.tame and rows.visible is not None:  # all that it sees fell below float32
@@ -222,7 +230,7 @@ class _Attention(torch.autograd.Function):
         ctx.save_for_backward(q, k, v, bias, sinks, rows.out, rows.lse, rows.lse_low, rows.entropy)
         ctx.asked = asked
         ctx.set_materialize_grads(False)  # a gradient that is not there stays None
-        rest = rows.lse_low, rows.max_score, rows.mean_key, rows.visible
+        rest = rows.lse_low, rows.max_score, rows.mean_key, rows.visible, rows.distance
         ctx.mark_non_differentiable(*(x for x in rest if x is not None))
         return rows.out, rows.lse, rows.entropy, *rest
 

@@ -4,14 +4,18 @@ For a block of queries, one tile of keys after the other is absorbed into a Part
 of a tile are forgotten as soon as they are summed up. gradients.py is the way back.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from clearhead.bound import BoundRule
-from clearhead.engine.tiles import Dropout, LogSum, Scores, blocks, chunks, weights_
+from clearhead.engine.tiles import KEYS, Dropout, LogSum, Scores, blocks, chunks, weights_
 from clearhead.softmax import Partial, absorb, empty, finish
+
+DIAGONAL = 64  # rows of the squares along a diagonal
+FEWEST = 16  # keys: with fewer, a product is summed in another order than the one that made lse
 
 
 @dataclass(eq=False)
@@ -28,10 +32,11 @@ class Rows:
     max_score: Tensor | None = None
     mean_key: Tensor | None = None
     visible: Tensor | None = None
+    distance: Tensor | None = None
 
     def spoil(self, bad: Tensor) -> None:
         """Make the rows of `bad` (B, H, T) NaN."""
-        for x in (self.lse, self.entropy, self.max_score, self.mean_key):
+        for x in (self.lse, self.entropy, self.max_score, self.mean_key, self.distance):
             if x is not None:
                 x.masked_fill_(bad, torch.nan)
         if self.out is not None:
@@ -40,15 +45,17 @@ class Rows:
 
 def forward(
     q: Tensor, k: Tensor, v: Tensor | None, bound: BoundRule,
-    figures: bool = True, dropout: Dropout | None = None,
+    figures: bool = True, dropout: Dropout | None = None, distance: bool = False,
 ) -> Rows:  # fmt: skip
     """The rows of a call: q (B, H, T, D), k (B, G, S, D), v (B, G, S, Dv) or None.
 
-    Without `figures`, out and lse alone. Dropout touches out and nothing else.
+    Without `figures`, out and lse alone; `distance` is one more. Dropout touches out and nothing
+    else.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     n_values = 0 if v is None else v.shape[-1]
     per_row = ["lse", "lse_low", *(("entropy", "max_score", "mean_key") if figures else ())]
+    per_row += ["distance"] if distance else []
     result = {name: q.new_empty((bound.B, bound.H, bound.T), dtype=dtype) for name in per_row}
     visible = torch.empty_like(result["lse"]) if figures else None
     if v is not None:
@@ -60,20 +67,22 @@ def forward(
         sink = None if bound.sinks is None else bound.sinks[chunk.h, None]
         for i0, i1, tiles in blocks(bound, chunk):
             queries = scores.queries(i0, i1)
-            part = empty((scores.n, queries.shape[1]), n_values, queries)
+            part = empty((scores.n, queries.shape[1]), n_values, queries, distance)
             seen: int | Tensor = 0
             for j0, j1 in tiles:
                 tile, hidden = scores.tile(queries, i0, i1, j0, j1)
                 shape = tile.shape[1:]
-                kept = None
+                kept = apart = None
                 if dropout is not None:
                     kept = dropout.kept_(scores.room(2, *shape), chunk, i0, j0)
+                if distance:
+                    apart = bound.apart(i0, i1, j0, j1, chunk.b, dtype)
                 absorb(
                     part, tile,
                     positions=positions[j0:j1] if figures else None,
                     values=None if values is None else values(j0, j1),
                     masked=hidden is not None or not bound.safe,
-                    room=scores.room(1, *shape), kept=kept,
+                    room=scores.room(1, *shape), kept=kept, apart=apart,
                 )  # fmt: skip
                 if figures:
                     seen = seen + (j1 - j0 if hidden is None else (~hidden).sum(dim=-1))
@@ -91,7 +100,7 @@ def shaped(part: Partial, scores: Scores, n_rows: int) -> Partial:
     m, l, u, c, o = (  # noqa: E741
         scores.by_head(x, n_rows) for x in (part.m, part.l, part.u, part.c, part.o)
     )
-    return Partial(m, l, u, c, o)
+    return Partial(m, l, u, c, o, None if part.a is None else scores.by_head(part.a, n_rows))
 
 
 def column_sums(q: Tensor, k: Tensor, lse: LogSum, bound: BoundRule) -> Tensor:
@@ -143,3 +152,78 @@ def rows_that_see(keys: Tensor, bound: BoundRule) -> Tensor:
                 found = found if hidden is None else found & ~hidden
                 sees[chunk.b, chunk.h, i0:i1] |= found.any(dim=-1)
     return sees
+
+
+def on_keys(
+    q: Tensor, k: Tensor, bound: BoundRule, lse: LogSum, keys: Sequence[int]
+) -> tuple[Tensor, Tensor]:
+    """Every row's weight on the key of its batch element, and whether it sees it, (B, H, T) both.
+
+    0 and False where there is no such key. O(T D).
+    """
+    weight, seen = torch.zeros_like(lse.high), torch.zeros_like(lse.high, dtype=torch.bool)
+    for chunk in chunks(bound):
+        for b in _alike(chunk.b, keys):
+            j, scores = keys[b.start], Scores(q, k, bound, replace(chunk, b=b))
+            j0 = max(0, min(j, bound.S - FEWEST))
+            rows = max(chunk.rows, chunk.rows * KEYS // FEWEST)
+            for i0 in range(0, bound.T, rows):
+                i1 = min(i0 + rows, bound.T)
+                first, last = bound.keys(i0, i1, b)
+                if not first <= j < last:
+                    continue
+                j1 = min(j0 + FEWEST, bound.S)
+                tile, hidden = scores.tile(scores.queries(i0, i1), i0, i1, j0, j1)
+                cell = scores.by_head(tile, i1 - i0)[..., j - j0 : j - j0 + 1]
+                if hidden is not None:
+                    hidden = hidden.expand(*cell.shape[:-1], -1)[..., j - j0 : j - j0 + 1]
+                where = (b, chunk.h, slice(i0, i1))
+                weight[where] = weights_(cell, lse[where], hidden)[..., 0]
+                seen[where] = True if hidden is None else ~hidden[..., 0]
+    return weight, seen
+
+
+def on_lags(
+    q: Tensor, k: Tensor, bound: BoundRule, lse: LogSum, lags: Sequence[int]
+) -> tuple[Tensor, Tensor]:
+    """Every row's weight on key i + offset - n, and whether it sees it, (lags, B, H, T) both.
+
+    0 and False where there is no such key. Lags that lie together cost as much as one: O(T D).
+    """
+    weight = lse.high.new_zeros((len(lags), *lse.high.shape))
+    seen = torch.zeros_like(weight, dtype=torch.bool)
+    for chunk in chunks(bound):
+        for b in _alike(chunk.b, bound._offsets):  # an offset of its own is a diagonal of its own
+            offset, scores = bound._offsets[b.start], Scores(q, k, bound, replace(chunk, b=b))
+            first = max(0, min(lags) - offset)
+            last = min(bound.T, bound.S + max(lags) - offset)
+            for i1 in range(first + DIAGONAL, last + DIAGONAL, DIAGONAL):
+                i1 = min(i1, last)
+                i0 = max(first, i1 - DIAGONAL)  # the last of them is as tall as the others
+                j0, j1 = max(0, i0 + offset - max(lags)), min(bound.S, i1 + offset - min(lags))
+                if j0 >= j1:
+                    continue
+                tile, hidden = scores.tile(scores.queries(i0, i1), i0, i1, j0, j1)
+                tile = scores.by_head(tile, i1 - i0)
+                hidden = None if hidden is None else hidden.expand(tile.shape)
+                for n, lag in enumerate(lags):
+                    at = i0 + offset - lag - j0  # the column of the key of row i0
+                    cell = _diagonal(tile, at)
+                    here = None if hidden is None else _diagonal(hidden, at)
+                    row = i0 + max(0, -at)
+                    where = (b, chunk.h, slice(row, row + cell.shape[2]))
+                    weight[n][where] = weights_(cell, lse[where], here)[..., 0]
+                    seen[n][where] = True if here is None else ~here[..., 0]
+    return weight, seen
+
+
+def _alike(b: slice, per_batch: Sequence[int]) -> list[slice]:
+    """The batch elements of a chunk in one piece if they have the same number, else each alone."""
+    if len(set(per_batch[b])) < 2:
+        return [b]
+    return [slice(x, x + 1) for x in range(b.start, b.stop)]
+
+
+def _diagonal(tile: Tensor, at: int) -> Tensor:
+    """(b, h, n, m) -> (b, h, cells, 1), from column `at` of the first row, or down to column 0."""
+    return tile.diagonal(at, dim1=-2, dim2=-1).unsqueeze(-1)
