@@ -5,6 +5,7 @@ differ by is what the model's own dtype loses on those very rows, found by compu
 time, densely, in that dtype.
 """
 
+import math
 import random
 from dataclasses import dataclass, replace
 
@@ -15,6 +16,7 @@ from clearhead.bound import BoundRule
 from clearhead.calls import Check
 from clearhead.capture.inputs import AttentionInputs, Unreadable
 from clearhead.engine import Attended, attention
+from clearhead.engine.tiles import weights_
 from clearhead.map import AttentionMap
 from clearhead.rule import Rule
 from clearhead.stats import HeadStats
@@ -29,11 +31,24 @@ Spans = list[tuple[int, int]]
 
 @dataclass(frozen=True, eq=False)
 class Looked:
-    """Figures of the rows (B, H, R) by name, statistics of the heads, and which rows those are."""
+    """What the engine found in each span of rows, and statistics of the heads over all of them."""
 
-    figures: dict[str, Tensor]
-    stats: HeadStats
     spans: Spans
+    parts: list[Attended]
+    stats: HeadStats
+
+    @property
+    def figures(self) -> dict[str, Tensor]:
+        """The figures of the rows that were looked at, (B, H, R) each, on the CPU."""
+        return {n: torch.cat([getattr(a, n) for a in self.parts], dim=-1).cpu() for n in FIGURES}
+
+    def rows(self, i0: int, i1: int) -> Attended:
+        """The figures of some rows, all of which lie in one span."""
+        for (first, last), part in zip(self.spans, self.parts, strict=True):
+            if first <= i0 and i1 <= last:
+                here = {n: getattr(part, n)[..., i0 - first : i1 - first] for n in FIGURES}
+                return replace(part, **here)
+        raise ValueError(f"rows {i0}:{i1} were not looked at; {self.spans} were")
 
 
 def spans_of(T: int, rows: int | None, seed: str, block: int = BLOCK) -> Spans:
@@ -71,46 +86,42 @@ def look(inputs: AttentionInputs, rows: int | None, seed: str) -> Looked:
     bound = BoundRule(rule, q, k)
     spans = spans_of(bound.T, rows, seed)
     found: list[Attended] = []
-    stats = HeadStats.empty(bound.H)
+    stats: HeadStats | None = None
     for i0, i1 in spans:
         mine, part = rule_of_rows(rule, bound, i0, i1), q[:, :, i0:i1]
         attended = attention(part, k, None, mine, distance=True)
-        stats = stats.merge(HeadStats.of(attended, AttentionMap(part, k, mine, lse=attended)))
+        new = HeadStats.of(attended, AttentionMap(part, k, mine, lse=attended))
+        stats = new if stats is None else stats.merge(new)
         found.append(attended)
-    figures = {n: torch.cat([getattr(a, n) for a in found], dim=-1).cpu() for n in FIGURES}
-    return Looked(figures, stats, spans)
+    assert stats is not None
+    return Looked(spans, found, stats)
 
 
 @torch.no_grad()
-def check(inputs: AttentionInputs, seed: str) -> Check:
+def check(inputs: AttentionInputs, looked: Looked, seed: str) -> Check:
     """How closely the engine's output agrees with what the model got, on rows that see something.
 
-    Raises Unreadable, with both numbers, where the call is not the one that was read.
+    The output is made of the very weights that the figures describe, exp(s - lse). Raises
+    Unreadable, with both numbers, where they do not sum to 1, or to 1 - sink, and where the call is
+    not the one that was read.
     """
     if inputs.unsure is not None or inputs.made is None:
         return Check(0, 0.0, 0.0, inputs.unsure or "nothing to compare with")
     bound = BoundRule(inputs.rule, inputs.q, inputs.k)
+    spans = looked.spans
+    if spans == [(0, bound.T)]:
+        spans = spans_of(bound.T, CHECKED, seed, TOGETHER)
     worst, allowed, rows = 0.0, 0.0, 0
-    for i0, i1 in spans_of(bound.T, CHECKED, seed, TOGETHER):
-        rule = rule_of_rows(inputs.rule, bound, i0, i1)
-        q, k, v = (x.detach() for x in (inputs.q[:, :, i0:i1], inputs.k, inputs.v))
-        ours = attention(q, k, v, rule)
-        at = torch.arange(i0, i1, device=q.device)
-        assert ours.out is not None
+    for i0, i1 in spans:
+        rule, ours = rule_of_rows(inputs.rule, bound, i0, i1), looked.rows(i0, i1)
         seen = (ours.visible > 0).all(dim=1)  # (B, R): a row that sees nothing is made up by each
         if rule.query_mask is not None:
             seen = seen & rule.query_mask.to(seen.device)
         if not seen.any():
             continue
-        made = _rows_of(inputs.made.detach(), inputs, i0, i1)
-        low = _dense(q, k, v, rule, made.dtype)
-        wide = torch.promote_types(made.dtype, torch.float32)
-        exact, rough = (inputs.finish(x.to(wide), at) for x in (ours.out, low))
-        gap, loss, size = (
-            _largest(x, seen) for x in (made.to(wide) - exact, rough - exact, made.to(wide))
-        )
-        eps = torch.finfo(made.dtype).eps
+        gap, loss, size = _compared(inputs, rule, ours, seen, (i0, i1))
         worst, rows = max(worst, gap), rows + int(seen.sum())
+        eps = torch.finfo(inputs.made.dtype).eps
         allowed = max(allowed, SLACK * loss + 16 * eps * size)
     if not rows:
         return Check(0, 0.0, 0.0, "no sampled row sees anything")
@@ -122,8 +133,40 @@ def check(inputs: AttentionInputs, seed: str) -> Check:
     return Check(rows, worst, allowed, None)
 
 
-def _rows_of(made: Tensor, inputs: AttentionInputs, i0: int, i1: int) -> Tensor:
-    return made[:, i0:i1] if made.ndim == 3 else made[:, :, i0:i1]
+def _compared(
+    inputs: AttentionInputs, rule: Rule, ours: Attended, seen: Tensor, span: tuple[int, int]
+) -> tuple[float, float, float]:
+    """Of some rows: the largest difference, what the model's dtype loses, the largest output."""
+    i0, i1 = span
+    q, k, v = (x.detach() for x in (inputs.q[:, :, i0:i1], inputs.k, inputs.v))
+    values = v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
+    out, mass = _out_of_weights(AttentionMap(q, k, rule, lse=ours), values)
+    lost = float((mass + ours.sink_mass - 1).abs().amax(dim=1)[seen].max())
+    if not lost <= 16 * torch.finfo(mass.dtype).eps * math.sqrt(k.shape[2]):
+        raise Unreadable(f"the weights of a row sum to 1 only within {lost:.3g}")
+    assert inputs.made is not None
+    made = inputs.made.detach()
+    made = made[:, i0:i1] if made.ndim == 3 else made[:, :, i0:i1]
+    at = torch.arange(i0, i1, device=q.device)
+    wide = torch.promote_types(made.dtype, torch.float32)
+    low = _dense(q, k, values, rule, made.dtype)
+    exact, rough = (inputs.finish(x.to(wide), at) for x in (out, low))
+    made = made.to(wide)
+    gap, loss, size = (_largest(x, seen) for x in (made - exact, rough - exact, made))
+    return gap, loss, size
+
+
+def _out_of_weights(amap: AttentionMap, values: Tensor) -> tuple[Tensor, Tensor]:
+    """sum_j p_ij v_j and sum_j p_ij of the weights of a map: (B, H, R, Dv) and (B, H, R)."""
+    B, H, R, S = amap.shape
+    lse = amap._lse_of(0, R)
+    out = values.new_zeros((B, H, R, values.shape[-1]), dtype=amap.dtype)
+    mass = torch.zeros_like(lse.high)
+    for where, j0, tile, hidden in amap._tiles((0, R), (0, S)):
+        p = weights_(tile, lse[where], hidden)
+        mass[where] += p.sum(dim=-1)
+        out[where] += p @ values[where[0], where[1], j0 : j0 + p.shape[-1]].to(p.dtype)
+    return out, mass
 
 
 def _largest(x: Tensor, seen: Tensor) -> float:
@@ -134,11 +177,14 @@ def _largest(x: Tensor, seen: Tensor) -> float:
 
 
 def _dense(q: Tensor, k: Tensor, v: Tensor, rule: Rule, dtype: torch.dtype) -> Tensor:
-    """Rows (B, H, R, Dv) as whoever works in `dtype` would compute them, one tensor a step."""
+    """Rows (B, H, R, Dv) as whoever works in `dtype` would compute them, one tensor a step.
+
+    v is (B, H, S, Dv).
+    """
     bound = BoundRule(rule, q, k)
     group = bound.H // bound.G
     q, k, v = (x.to(dtype) for x in (q, k, v))
-    k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))
+    k = k.repeat_interleave(group, dim=1)
     scores = (q * bound.scale) @ k.transpose(-1, -2)
     where = (0, bound.T, 0, bound.S)
     scores = bound.shape_scores_(scores, *where)

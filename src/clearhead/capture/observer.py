@@ -260,10 +260,10 @@ class Observer:
     def _look(self, inputs: AttentionInputs, current: Pass, layer: int, site: Site) -> Call:
         seed = f"{layer}.{current.number}"
         not_asked = Check(0, 0.0, 0.0, "not asked for")
-        done = check(inputs, seed) if self._wanted.verify else not_asked
+        looked = look(inputs, self._wanted.rows, seed)
+        done = check(inputs, looked, seed) if self._wanted.verify else not_asked
         place = self._sequences.place(inputs, current, site)
         take_tokens(current, self.run.tokens)
-        looked = look(inputs, self._wanted.rows, seed)
         where = (current, layer, site, place)
         call = call_of(inputs, looked, done, self._wanted, where, self._latest.get(layer))
         return self._kept(call, looked.stats)

@@ -43,7 +43,11 @@ class Patches:
             self._search(part, wanted)
 
     def _search(self, owner: Any, wanted: Mapping[int, tuple[Function, Function]]) -> None:
-        for name, value in list(getattr(owner, "__dict__", {}).items()):
+        names = getattr(owner, "__dict__", {})
+        plain = wanted.keys().isdisjoint(map(id, list(names.values())))  # nearly always, and quick
+        if plain and not isinstance(owner, type):  # a class may hold one as a static method
+            return
+        for name, value in list(names.items()):
             is_static = type(value) is staticmethod  # isinstance would wake lazy ones
             found = wanted.get(id(value.__func__ if is_static else value))
             if found is not None:

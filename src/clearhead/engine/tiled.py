@@ -11,7 +11,17 @@ import torch
 from torch import Tensor
 
 from clearhead.bound import BoundRule
-from clearhead.engine.tiles import KEYS, Dropout, LogSum, Scores, blocks, chunks, weights_
+from clearhead.engine.tiles import (
+    ELEMENTS,
+    KEYS,
+    Chunk,
+    Dropout,
+    LogSum,
+    Scores,
+    blocks,
+    chunks,
+    weights_,
+)
 from clearhead.softmax import Partial, absorb, empty, finish
 
 DIAGONAL = 64  # rows of the squares along a diagonal
@@ -192,7 +202,9 @@ def on_lags(
     """
     weight = lse.high.new_zeros((len(lags), *lse.high.shape))
     seen = torch.zeros_like(weight, dtype=torch.bool)
-    for chunk in chunks(bound):
+    every = Chunk(slice(0, bound.B), slice(0, bound.G), slice(0, bound.H), DIAGONAL)
+    small = 0 < bound.B * bound.H * DIAGONAL**2 <= ELEMENTS
+    for chunk in [every] if small else chunks(bound):
         for b in _alike(chunk.b, bound._offsets):  # an offset of its own is a diagonal of its own
             offset, scores = bound._offsets[b.start], Scores(q, k, bound, replace(chunk, b=b))
             first = max(0, min(lags) - offset)
@@ -209,12 +221,16 @@ def on_lags(
                 for n, lag in enumerate(lags):
                     at = i0 + offset - lag - j0  # the column of the key of row i0
                     cell = _diagonal(tile, at)
-                    here = None if hidden is None else _diagonal(hidden, at)
                     row = i0 + max(0, -at)
                     where = (b, chunk.h, slice(row, row + cell.shape[2]))
-                    weight[n][where] = weights_(cell, lse[where], here)[..., 0]
-                    seen[n][where] = True if here is None else ~here[..., 0]
-    return weight, seen
+                    weight[n][where] = cell
+                    seen[n][where] = True if hidden is None else ~_diagonal(hidden, at)
+    return torch.stack([_weights_of(x, lse, ~s) for x, s in zip(weight, seen, strict=True)]), seen
+
+
+def _weights_of(scores: Tensor, lse: LogSum, hidden: Tensor) -> Tensor:
+    """The weights of one score a row (B, H, T), 0 where hidden."""
+    return weights_(scores.unsqueeze(-1), lse, hidden.unsqueeze(-1)).squeeze(-1)
 
 
 def _alike(b: slice, per_batch: Sequence[int]) -> list[slice]:
@@ -225,5 +241,5 @@ def _alike(b: slice, per_batch: Sequence[int]) -> list[slice]:
 
 
 def _diagonal(tile: Tensor, at: int) -> Tensor:
-    """(b, h, n, m) -> (b, h, cells, 1), from column `at` of the first row, or down to column 0."""
-    return tile.diagonal(at, dim1=-2, dim2=-1).unsqueeze(-1)
+    """(b, h, n, m) -> (b, h, cells), from column `at` of the first row, or down to column 0."""
+    return tile.diagonal(at, dim1=-2, dim2=-1)
