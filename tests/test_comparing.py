@@ -17,10 +17,10 @@ import pytest
 import torch
 
 import clearhead.comparing
-from clearhead.calls import Check
 from clearhead.comparing import COLUMNS, GRAIN, Comparison, compare, load_all, short_names
 from clearhead.moments import MAP, ROW, Moments, bin_edges
 from clearhead.run import Run
+from clearhead.run.calls import Check
 from clearhead.stats import HeadStats
 from clearhead.views import comparison as view
 from clearhead.views.labels import columns

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import torch
 
-from clearhead.calls import COLUMNS, KEPT, Call, Check
 from clearhead.engine import attention
 from clearhead.map import AttentionMap
 from clearhead.roles import ROLES, UNCLEAR, UNTESTED
 from clearhead.rule import Rule
 from clearhead.run import Run
+from clearhead.run.calls import COLUMNS, KEPT, Call, Check
 from clearhead.stats import HeadStats
 from clearhead.views import heads
 from clearhead.views.labels import columns

@@ -22,9 +22,9 @@ import torch
 from programs import ROOT
 from test_heads_view import HOSTILE, make_run
 
-from clearhead.calls import Check
 from clearhead.cells import Pooled
 from clearhead.map import AttentionMap
+from clearhead.run.calls import Check
 from clearhead.views import grid, heads, inline, report, style
 from clearhead.views.labels import escaped, is_invisible
 

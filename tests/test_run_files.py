@@ -17,9 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_run import BIAS, B, D, G, H, L, a_run, call_of, close, randn, run_of, some
 
-from clearhead import files, runformat, runwriter
+from clearhead import files
 from clearhead.rule import Rule
 from clearhead.run import Call, Run, RunWriter, load
+from clearhead.run import format as runformat
+from clearhead.run import writer as runwriter
 
 # On the disk --------------------------------------------------------------------------------------
 

@@ -19,15 +19,17 @@ import pytest
 import torch
 from programs import CLEARHEAD, ROOT, run
 
-from clearhead import files, inspection, progress, ranks, runwriter, survey, texts
+from clearhead import files, inspection, survey
 from clearhead.capture import observer
 from clearhead.comparing import compare
 from clearhead.inspection import Asked
-from clearhead.progress import Progress
-from clearhead.run import Run, load
+from clearhead.run import Run, load, writer
 from clearhead.subject import find
+from clearhead.survey import job as ranks
+from clearhead.survey import progress, texts
 from clearhead.survey import survey as read_corpus
-from clearhead.texts import Text, Texts
+from clearhead.survey.progress import Progress
+from clearhead.survey.texts import Text, Texts
 
 ASKED = Asked(probe=False)
 SENTENCE = "the cat sat on a mat and saw one old man who rang the bell of his house at night"
@@ -274,7 +276,7 @@ def test_killed_at_any_moment_it_goes_on_to_the_very_same_run(
         child = os.fork()
         if child == 0:
             torch.set_num_threads(1)
-            files.os = runwriter.os = KilledAtStep(steps)
+            files.os = writer.os = KilledAtStep(steps)
             read_corpus(subject, corpus, ASKED, folder)
             os._exit(0)
         _, status = os.waitpid(child, 0)

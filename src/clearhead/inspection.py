@@ -17,7 +17,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from clearhead.calls import Call
 from clearhead.capture import AttentionInputs, observe
 from clearhead.capture.keeping import by_layer
 from clearhead.capture.passes import Site
@@ -26,6 +25,7 @@ from clearhead.map import AttentionMap
 from clearhead.probe import PERIOD, REPEATS, repeated_tokens
 from clearhead.roles import Evidence, gather, name_roles
 from clearhead.run import Run
+from clearhead.run.calls import Call
 from clearhead.subject import LONGEST, Subject
 from clearhead.views import heads
 

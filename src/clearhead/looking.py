@@ -103,12 +103,12 @@ def _check_corpus(arguments: argparse.Namespace) -> None:
 
 def _survey(arguments: argparse.Namespace, terminal: "Terminal") -> "Run | None":
     """The run of a corpus; None in a process of a job that is not the first."""
-    from clearhead import ranks, subject
+    from clearhead import subject
     from clearhead.inspection import Asked
-    from clearhead.survey import survey
+    from clearhead.survey import job, survey
     from clearhead.views.terminal import Terminal
 
-    found = subject.find(arguments.model, ranks.own_device(arguments.device), arguments.dtype)
+    found = subject.find(arguments.model, job.own_device(arguments.device), arguments.dtype)
     asked = Asked(layers=arguments.layers, probe=arguments.probe)
     return survey(
         found, arguments.corpus, asked, arguments.save, arguments.tokens,

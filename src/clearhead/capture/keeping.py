@@ -8,11 +8,11 @@ from importlib import import_module
 import torch
 from torch import Tensor, nn
 
-from clearhead.calls import Call, Check
 from clearhead.capture.inputs import AttentionInputs
 from clearhead.capture.looking import Looked
 from clearhead.capture.passes import Pass, Site
 from clearhead.rule import Rule
+from clearhead.run.calls import Call, Check
 
 ANY = -1  # a layer: heads that are named by their number alone
 

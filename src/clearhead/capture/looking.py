@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from clearhead.bound import BoundRule
-from clearhead.calls import Check
 from clearhead.capture.inputs import AttentionInputs, Unreadable
 from clearhead.engine import Attended, attention
 from clearhead.engine.tiles import weights_
 from clearhead.map import AttentionMap
 from clearhead.rule import Rule
+from clearhead.run.calls import Check
 from clearhead.stats import HeadStats
 
 BLOCK = 16  # neighboring rows that are sampled together

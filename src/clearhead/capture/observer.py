@@ -19,7 +19,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from clearhead.calls import Call, Check
 from clearhead.capture import entries
 from clearhead.capture.entries import Only, Reader
 from clearhead.capture.inputs import AttentionInputs, Unreadable, check_told, of_weights
@@ -29,7 +28,8 @@ from clearhead.capture.masks import MaskCache
 from clearhead.capture.passes import SEQUENCES, Pass, Sequences, Site, take_tokens, tokens_of
 from clearhead.capture.patches import Function, Patches
 from clearhead.run import Run
-from clearhead.runwriter import RunWriter
+from clearhead.run.calls import Call, Check
+from clearhead.run.writer import RunWriter
 from clearhead.stats import HeadStats
 
 Adapter = Callable[[nn.Module, tuple[Any, ...], dict[str, Any], Any], AttentionInputs]

@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from clearhead.calls import COLUMNS as FIELDS
+from clearhead.run.calls import COLUMNS as FIELDS
 from clearhead.views.labels import columns, readable
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +31,7 @@ from clearhead.views.heads import (
     sizes,
     standouts,
     token_texts,
-)
+)  # fmt: skip
 from clearhead.views.inline import (
     axes_of,
     escaped_text,
@@ -41,7 +40,7 @@ from clearhead.views.inline import (
     pooled_map,
     pooling,
     scale_bar,
-)
+)  # fmt: skip
 from clearhead.views.labels import readable
 from clearhead.views.style import cells, style_sheet
 
@@ -73,7 +72,7 @@ COLUMNS = {
 }  # fmt: skip
 
 
-def write_report(run: Run, path: str | os.PathLike[str]) -> None:
+def write_report(run: Run, path: str | Path) -> None:
     """Write the report of a run to `path`, whole or not at all. Raises OSError."""
     target = Path(path)
     text = report_html(run)
@@ -142,8 +141,7 @@ def _short(run: Run, found: Sequence[Row]) -> list[str]:
     roles = ", ".join(f"{escaped_text(role)} ({n})" for role, n in counts.items())
     clear = sum(counts.values())
     said = f"Of {len(found)} heads, {clear} do{'es' * (clear == 1)} something that has a name"
-    source = SOURCES.get(measured_on(run))
-    where = f", in {source}" if source else ""
+    where = f", in {SOURCES[source]}" if (source := measured_on(run)) in SOURCES else ""
     return [
         "<section aria-labelledby=short><h2 id=short>In short</h2>",
         "<p>For every token, each head decides which tokens to read and how much of each: its "

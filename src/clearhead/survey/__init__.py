@@ -19,17 +19,17 @@ from pathlib import Path
 
 import torch
 
-from clearhead import progress as kept
 from clearhead.capture import Observer, observe
 from clearhead.capture.keeping import versions
 from clearhead.files import make_directory
 from clearhead.inspection import TEXT, Asked, Collector, Glance, beside, glance, name_heads
-from clearhead.progress import Progress, count_check
-from clearhead.ranks import DONE, Ranks, alone, heard, ranks
 from clearhead.run import Run
-from clearhead.runwriter import RunWriter
+from clearhead.run.writer import RunWriter
 from clearhead.subject import Subject
-from clearhead.texts import Text, Texts, shown
+from clearhead.survey import progress as kept
+from clearhead.survey.job import DONE, Ranks, alone, heard, ranks
+from clearhead.survey.progress import Progress, count_check
+from clearhead.survey.texts import Text, Texts, shown
 
 KEEP_EVERY = 10.0  # seconds between two writings of the progress,
 KEEP_SHARE = 20  # but this many times longer than the last one took

@@ -13,10 +13,10 @@ from typing import Any
 from torch import Tensor
 
 from clearhead.engine import Attended
-from clearhead.joining import Joined, join
 from clearhead.map import AttentionMap
 from clearhead.rule import Rule
-from clearhead.wholerule import Part
+from clearhead.run.joining import Joined, join
+from clearhead.run.wholerule import Part
 
 FIGURES = ("lse", "lse_low", "entropy", "max_score", "mean_key", "visible", "sink_mass")
 KEPT = ("q", "k")

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clearhead.calls import FIGURES, KEPT, Call, Check
 from clearhead.engine import DTYPES
 from clearhead.rule import Rule
+from clearhead.run.calls import FIGURES, KEPT, Call, Check
 
 FORMAT, VERSION = "clearhead run", 1
 RUN = "run.json"

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from clearhead import cells
-from clearhead.calls import COLUMNS, Call, Check, HeadRecord, Heads, head_places
 from clearhead.cells import Span
-from clearhead.joining import Joined, join
 from clearhead.map import AttentionMap
-from clearhead.runfiles import CALL, STATS, TOKENS, Stored, StoredCall, read_stats, read_tokens
-from clearhead.runformat import RUN, check_of, read_json
-from clearhead.runwriter import RunWriter
+from clearhead.run.calls import COLUMNS, Call, Check, HeadRecord, Heads, head_places
+from clearhead.run.files import CALL, STATS, TOKENS, Stored, StoredCall, read_stats, read_tokens
+from clearhead.run.format import RUN, check_of, read_json
+from clearhead.run.joining import Joined, join
+from clearhead.run.writer import RunWriter
 from clearhead.stats import HeadStats
 
 __all__ = ["COLUMNS", "Call", "Check", "HeadRecord", "Heads", "Run", "RunWriter", "load"]

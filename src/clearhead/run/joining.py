@@ -17,7 +17,7 @@ from clearhead.cells import readable
 from clearhead.engine import Attended
 from clearhead.map import AttentionMap
 from clearhead.rule import Rule
-from clearhead.wholerule import LIMIT, Part, bound_of, rule_of_heads, same, whole_rule
+from clearhead.run.wholerule import LIMIT, Part, bound_of, rule_of_heads, same, whole_rule
 
 
 @dataclass(frozen=True, eq=False)

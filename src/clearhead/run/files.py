@@ -19,10 +19,10 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from clearhead.calls import FIGURES, KEPT, Call
 from clearhead.moments import MAP, ROW, bin_edges
 from clearhead.rule import Rule
-from clearhead.runformat import NAMES, check_of, rule_numbers
+from clearhead.run.calls import FIGURES, KEPT, Call
+from clearhead.run.format import NAMES, check_of, rule_numbers
 from clearhead.stats import HeadStats
 
 STATS, TOKENS, CALL = "stats.safetensors", "tokens.safetensors", "call-{:06d}.safetensors"

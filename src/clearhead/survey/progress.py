@@ -14,11 +14,11 @@ from typing import Any
 
 from torch import Tensor
 
-from clearhead.calls import Check
 from clearhead.files import write_files
 from clearhead.roles import Evidence
 from clearhead.run import Run
-from clearhead.runformat import check_of, said_of_check
+from clearhead.run.calls import Check
+from clearhead.run.format import check_of, said_of_check
 from clearhead.stats import HeadStats
 
 FILE = "corpus-{}.safetensors"

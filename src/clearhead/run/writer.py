@@ -20,10 +20,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from clearhead.calls import FIGURES, KEPT, Call, Check
 from clearhead.files import json_text, make_directory, write_files
-from clearhead.runfiles import CALL, STATS, TOKENS, StoredCall, check_tensor
-from clearhead.runformat import (
+from clearhead.run.calls import FIGURES, KEPT, Call, Check
+from clearhead.run.files import CALL, STATS, TOKENS, StoredCall, check_tensor
+from clearhead.run.format import (
     DATA,
     FORMAT,
     RULE_TENSORS,
