@@ -6,6 +6,7 @@ import gc
 import io
 import math
 import threading
+import warnings
 import weakref
 
 import pytest
@@ -62,6 +63,9 @@ def test_a_transformers_model_is_seen_as_its_eager_weights_say(name, implementat
         means = judged(expected, real)
         stats = run.stats[layer]
         assert stats.rows.tolist() == [int(real.sum())] * expected.shape[1]
+        if seen.cross:  # its keys are another sequence
+            assert stats.mean("distance") is stats.mean("previous") is None
+            del means["distance"]
         for metric, want in means.items():
             torch.testing.assert_close(
                 stats.mean(metric), want, rtol=1e-4, atol=1e-5, msg=f"{layer} {metric}"
@@ -184,15 +188,34 @@ def test_a_model_without_attention_is_refused_with_the_reason():
         pass
 
 
-def test_an_implementation_whose_masks_are_not_read_is_refused_by_name():
+def test_an_implementation_whose_masks_are_not_read_is_refused_by_name(monkeypatch):
+    from transformers import AttentionInterface
+
+    def flash(module, query, key, value, mask, **kwargs):
+        return query.transpose(1, 2), None  # it never gets as far as being compared
+
+    monkeypatch.setitem(AttentionInterface._global_mapping, "some_flash_attention", flash)
     model = zoo.build("llama")
-    model.config._attn_implementation = "flex_attention"
-    with pytest.raises(ValueError, match=r"self_attn.*'flex_attention'.*sdpa"):
+    model.config._attn_implementation = "some_flash_attention"
+    with pytest.raises(ValueError, match=r"self_attn.*'some_flash_attention'.*\"sdpa\""):
         with torch.no_grad(), observe(model):
-            try:
-                model(**zoo.feed("llama"))
-            except Exception as error:  # it may not run here at all, which is another matter
-                pytest.skip(f"flex_attention does not run here: {type(error).__name__}")
+            model(**zoo.feed("llama"))
+
+
+def test_flex_attention_is_refused_by_name():
+    from torch.nn.attention import flex_attention as library
+
+    class Flexible(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return library.flex_attention(x, x, x)
+
+    model, x = Flexible(), torch.randn(1, 1, 4, 8)
+    with pytest.raises(
+        ValueError, match="it calls flex_attention, whose rules clearhead does not read"
+    ):
+        with torch.no_grad(), observe(model), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model(x)
 
 
 # PyTorch's own modules ----------------------------------------------------------------------------

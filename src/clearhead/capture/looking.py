@@ -81,7 +81,10 @@ def rule_of_rows(rule: Rule, bound: BoundRule, i0: int, i1: int) -> Rule:
 
 @torch.no_grad()
 def look(inputs: AttentionInputs, rows: int | None, seed: str) -> Looked:
-    """Every figure of a call, of all its rows or of a sample of them against all their keys."""
+    """Every figure of a call, of all its rows or of a sample of them against all their keys.
+
+    The keys of cross-attention are another sequence: no key is first, previous or far there.
+    """
     q, k, rule = inputs.q.detach(), inputs.k.detach(), inputs.rule
     bound = BoundRule(rule, q, k)
     spans = spans_of(bound.T, rows, seed)
@@ -89,8 +92,9 @@ def look(inputs: AttentionInputs, rows: int | None, seed: str) -> Looked:
     stats: HeadStats | None = None
     for i0, i1 in spans:
         mine, part = rule_of_rows(rule, bound, i0, i1), q[:, :, i0:i1]
-        attended = attention(part, k, None, mine, distance=True)
-        new = HeadStats.of(attended, AttentionMap(part, k, mine, lse=attended))
+        attended = attention(part, k, None, mine, distance=not inputs.cross)
+        amap = None if inputs.cross else AttentionMap(part, k, mine, lse=attended)
+        new = HeadStats.of(attended, amap)
         stats = new if stats is None else stats.merge(new)
         found.append(attended)
     assert stats is not None
