@@ -181,7 +181,7 @@ def test_weights_of_a_layout_of_their_own_are_refused_by_name():
 
 def test_a_model_without_attention_is_refused_with_the_reason():
     model = nn.Linear(3, 3)
-    with pytest.raises(ValueError, match=r"Linear was called 1 times and never reached"):
+    with pytest.raises(ValueError, match=r"Linear was called 1 time and never reached"):
         with observe(model):
             model(torch.zeros(2, 3))
     with pytest.raises(ValueError, match=r"Linear was not called inside"), observe(model):
@@ -358,6 +358,24 @@ def test_the_function_is_found_under_every_name(how):
     assert run.calls[0].check.ok
     assert model.attend is Mine.known is F.scaled_dot_product_attention
     assert "stand_in" not in repr(F.scaled_dot_product_attention)
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_a_compiled_model_is_seen(warm):
+    model = Mine("keywords")
+    compiled = torch.compile(model, backend="eager")
+    with torch.no_grad():
+        plain = model(text())
+        if warm:
+            compiled(text())
+        with observe(compiled) as run:
+            assert torch.equal(compiled(text()), plain)
+        assert run.n_calls == 1
+        assert run.calls[0].check.ok
+        with pytest.raises(ValueError, match=r"observe what torch\.compile returned"):
+            with observe(model):
+                compiled(text())
+        assert torch.equal(compiled(text()), plain)
 
 
 def test_an_adapter_tells_what_a_module_computes_by_hand():

@@ -118,16 +118,15 @@ class Observer:
             return f"{what} was not called inside `with observe(...)`, so there is nothing to see"
         if not self._wanted.everything:
             return f"{what} has no attention in the layers or heads that were asked for"
-        if "torch._dynamo" in sys.modules and hasattr(model, "_orig_mod"):
-            return (
-                f"{what} is compiled, and no call of attention came out of its graphs: observe the "
-                "model that was compiled, model._orig_mod"
-            )
+        compiled = ""
+        if "torch._dynamo" in sys.modules:
+            compiled = ". Of a compiled model, observe what torch.compile returned"
+        times = f"{self._passes} time{'s' * (self._passes != 1)}"
         return (
-            f"{what} was called {self._passes} times and never reached scaled_dot_product_attention"
-            ", nn.MultiheadAttention or transformers' attention interface. If it computes "
+            f"{what} was called {times} and never reached scaled_dot_product_attention, "
+            "nn.MultiheadAttention or transformers' attention interface. If it computes "
             "softmax(q k') v by hand, say how with observe(model, adapters={...}), see "
-            "docs/observing.md"
+            f"docs/observing.md{compiled}"
         )
 
     # What stands in -------------------------------------------------------------------------------
