@@ -651,3 +651,34 @@ def test_what_is_interrupted_leaves_no_run(tmp_path):
         model(**zoo.feed("llama"))
         raise KeyboardInterrupt
     assert not (tmp_path / "run" / "run.json").exists()
+
+
+@pytest.mark.slow
+def test_sixteen_thousand_tokens_are_observed_in_less_than_a_fiftieth_of_one_map():
+    """Two layers of four heads: eager attention would hold 4.3 GB for each map of a layer."""
+    import transformers
+
+    from clearhead.bench import memory_of
+
+    T = 16_384
+    config = transformers.GPT2Config(
+        vocab_size=101, n_positions=T, n_embd=128, n_layer=2, n_head=4, bos_token_id=0,
+        eos_token_id=0,
+    )  # fmt: skip
+    model = transformers.GPT2Model(config).eval()
+    ids = torch.randint(101, (1, T))
+
+    def plain():
+        with torch.no_grad():
+            return {"out": model(ids, use_cache=False)[0]}
+
+    def watched():
+        with observe(model) as run:
+            out = plain()
+        assert all(call.check.ok for call in run.calls)
+        assert run.stats[0].rows.tolist() == [T] * 4
+        return out
+
+    assert torch.equal(plain()["out"], watched()["out"])
+    extra = memory_of(watched)[0] - memory_of(plain)[0]
+    assert extra < 4 * T * T * 4 / 50
