@@ -93,11 +93,11 @@ def test_a_row_says_what_the_record_says() -> None:
     head, row = body(heads.table(run, top=1, width=88))[:2]
     record = next(r for r in heads.rows(run) if r["head"] == "1.1")
     assert head.split() == [
-        "head", "does", "there", "(equal)", "entropy", "0..1", "first", "(equal)", "dist", "max",
+        "head", "does", "there", "(equal)", "entropy", "first", "(equal)", "dist", "max",
     ]  # fmt: skip
     assert row.startswith("1.1   induction     .71 ( .02)  ")
     value = record["normalized_entropy"]
-    bar = "█" * round(10 * value) + "·" * (10 - round(10 * value))
+    bar = "█" * round(heads.BAR * value) + "·" * (heads.BAR - round(heads.BAR * value))
     assert f"{bar}  {value:.2f}".replace(" 0.", " .") in row
     first, equal = (f"{record[key]:.2f}"[1:] for key in ("first_key", "first_key_uniform"))
     assert f"{first} ( {equal})" in row
@@ -223,7 +223,7 @@ def test_a_run_without_heads_or_tokens_is_still_a_table() -> None:
 
 def test_several_texts_are_counted() -> None:
     (first, *_) = heads.table(make_run(batch=3))
-    assert first.startswith("tiny  2 x 4 heads  3 texts, 42 tokens: the|")
+    assert first.startswith("tiny  2 x 4 heads  42 tokens in 3 pieces: the|")
 
 
 # --------------------------------------------------------------------------- what stands out

@@ -42,7 +42,8 @@ def test_inspect_alone_looks_at_the_model_in_the_box(say):
     assert any("induction" in line for line in lines[3:8])
     assert any("previous token" in line for line in lines)
     assert max(map(len, lines)) <= 80
-    assert "not why the model answers" in lines[-1]
+    assert "not why the model answers" in lines[-2]
+    assert "--text" in lines[-1]  # what was read is ours
 
 
 def test_the_roles_come_from_the_probe_with_the_texts_own_mass_beside():
@@ -137,7 +138,7 @@ def test_a_transformers_folder_without_a_tokenizer_reads_numbers(say, tmp_path):
     zoo.build("llama").save_pretrained(tmp_path / "llama")
     (tmp_path / "ids").write_text("[" + ", ".join(map(str, range(3, 43))) + "]")
     said = json.loads(say("inspect", "llama", "--ids", "ids", "--json"))
-    assert said["model"] == "LlamaForCausalLM llama"
+    assert said["model"] == f"LlamaForCausalLM {tmp_path.name}/llama"
     assert [h["head"] for h in said["heads"]] == [f"{n}.{h}" for n in (0, 1) for h in range(4)]
     assert said["heads"][0]["rows"] == 40
     assert "no tokenizer" in say("inspect", "llama", "--text", "a", status=2)

@@ -42,4 +42,5 @@ def test_the_lines_for_a_training_loop_find_the_head_that_collapses(capsys):
 
     exec(code, {"model": model, "batch": batch, "loss": loss, "optimizer": optimizer})
     assert len(seen) == 100
-    assert capsys.readouterr().out.splitlines() == ["head 1.2 at step 40: collapsed"]
+    (line,) = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"head 1\.2 at step 40: (collapsed|narrowed), 0\.\d\d to 0\.\d\d", line)

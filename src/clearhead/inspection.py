@@ -70,9 +70,10 @@ class Glance:
                 raise ValueError(f"there are layers 0 to {len(self.heads) - 1}; got {layer}")
         for layer, numbers in (by_layer(heads) or {}).items():
             if not 0 <= layer < len(self.heads) or max(numbers) >= self.heads[layer]:
+                most = max(self.heads)
                 raise ValueError(
-                    f"there is no head {layer}.{max(numbers)}: the layers have "
-                    f"{', '.join(map(str, self.heads[:12]))} heads"
+                    f"there is no head {layer}.{max(numbers)}: there are layers 0 to "
+                    f"{len(self.heads) - 1} with heads 0 to {most - 1}"
                 )
 
 
@@ -145,7 +146,7 @@ def beside(
     """What to name roles from, other than the text, if anything, and what to call it."""
     if asked.probe and seen.causal and subject.vocab_size:
         return probe(subject), "probe"
-    if n_tokens < SHORT and subject.tokenizer is not None:
+    if asked.probe and n_tokens < SHORT and subject.tokenizer is not None:
         return elsewhere(subject, subject.windows(TEXT)), "sample"
     return {}, "text"
 
@@ -193,6 +194,7 @@ def _roles(
         in_text = same.all.get(role.name)
         found[f"{layer}.{h}"] = {
             "role": role.name, "mass": role.mass, "uniform": role.uniform, "source": source,
+            "lag": role.lag,
             "text_mass": in_text.mass if in_text is not None and in_text.tested else None,
         }  # fmt: skip
     return found
@@ -206,7 +208,9 @@ def places(run: Run, name: str) -> list[tuple[int, int]]:
 
     Raises ValueError where it stands nowhere.
     """
-    ids = run.tokens[0][0].tolist() if run.tokens else []
+    if not run.tokens:
+        raise ValueError("this run holds statistics and no text: there is no place to look from")
+    ids = run.tokens[0][0].tolist()
     if match := re.fullmatch(r"(\d+)(?::(\d+))?", name):
         first, last = int(match[1]), int(match[2] or int(match[1]) + 1)
         if not 0 <= first < last <= len(ids):
@@ -238,7 +242,7 @@ def ranking(run: Run, here: str, there: str, top: int) -> list[str]:
                     total[n] += x * (span[1] - span[0]) / rows
     order = sorted(sums.items(), key=lambda item: -item[1][0])
     lines = [
-        f"{run.model}  from {here!r} (tokens {_shown(queries)}) to {there!r} ({_shown(keys)})",
+        f"{run.model}  from {here!r} (token {_shown(queries)}) to {there!r} ({_shown(keys)})",
         heads.proof(run), "", "  head   mass  equal  does",
     ]  # fmt: skip
     lines += [

@@ -37,7 +37,7 @@ def _inspect_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--no-probe", dest="probe", action="store_false",
-        help="name what heads do from the text alone, not from random tokens that repeat",
+        help="name what heads do from this text alone",
     )  # fmt: skip
     parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu (default), cuda, ...")
     parser.add_argument("--dtype", metavar="TYPE", help="default: the checkpoint's own")
@@ -81,6 +81,10 @@ def _inspect(arguments: argparse.Namespace) -> int:
             shown = inspection.ranking(run, arguments.queries, arguments.keys, arguments.top)
         else:
             shown = heads.table(run, top=arguments.top, sort=arguments.sort, width=terminal.width)
+    if arguments.model is None or not (Path(arguments.model) / "run.json").exists():
+        given = (arguments.text, arguments.file, arguments.ids, arguments.corpus)
+        if all(what is None for what in given):
+            shown.append("The text is one of ours: --text gives yours.")
     if arguments.json:
         Terminal().line(inspection.as_json(run))
     elif arguments.csv:
@@ -141,9 +145,9 @@ def _run_of(arguments: argparse.Namespace, terminal: "Terminal") -> "Run | None"
     wanted = arguments.report or arguments.plot or arguments.queries is not None
     n_bytes = seen.bytes_per_token * n_tokens
     keep = arguments.keep or "stats"
-    if arguments.save is None and wanted and n_bytes <= inspection.MOST_KEPT:
+    if arguments.keep is None and wanted and n_bytes <= inspection.MOST_KEPT:
         keep = "qk"
-    if arguments.keep == "qk":
+    if keep == "qk" and arguments.save is not None:
         terminal.line(f"keeping q and k of up to {sum(seen.heads)} heads over {n_tokens:,} tokens: "
                       f"{readable(n_bytes)} in {arguments.save}")  # fmt: skip
     asked = inspection.Asked(
@@ -249,8 +253,8 @@ def _run_or_model(place: str, text: str | None) -> "Run":
         return load(place)
     found = subject.find(place)
     windows = found.windows(inspection.TEXT if text is None else text)
-    asked = inspection.Asked(probe=False)
-    return inspection.examine(found, windows, asked, inspection.glance(found, windows[0]))
+    seen = inspection.glance(found, windows[0])
+    return inspection.examine(found, windows, inspection.Asked(), seen)
 
 
 # plot ---------------------------------------------------------------------------------------------

@@ -224,7 +224,7 @@ def _of_library(folder: Path, name: str, said: dict[str, Any]) -> Subject:
     limits = [n for n in (*sizes, getattr(tokenizer, "model_max_length", None))
               if isinstance(n, int) and 0 < n < LONGEST]  # fmt: skip
     context = min(limits, default=None)
-    shown = f"{type(model).__name__} {folder.resolve().name}"
+    shown = f"{type(model).__name__} {'/'.join(folder.resolve().parts[-2:])}"
     return Subject(model, shown, tokenizer, context, getattr(config, "vocab_size", None))
 
 

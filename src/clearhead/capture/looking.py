@@ -125,14 +125,16 @@ def check(inputs: AttentionInputs, looked: Looked, seed: str) -> Check:
             continue
         gap, loss, size = _compared(inputs, rule, ours, seen, (i0, i1))
         worst, rows = max(worst, gap), rows + int(seen.sum())
-        eps = torch.finfo(inputs.made.dtype).eps
-        allowed = max(allowed, SLACK * loss + 16 * eps * size)
+        # A score is a sum of products, and each rounds: large ones by more than a weight shows.
+        rounded = 2 * torch.finfo(ours.lse.dtype).eps * _largest_products(inputs, ours, i0, i1)
+        eps = 16 * torch.finfo(inputs.made.dtype).eps
+        allowed = max(allowed, SLACK * loss + (eps + rounded) * size)
     if not rows:
         return Check(0, 0.0, 0.0, "no sampled row sees anything")
     if not worst <= allowed:
         raise Unreadable(
             f"the engine's output differs from the model's by {worst:.3g} where its dtype explains "
-            f"{allowed:.3g}: this is not softmax(q k') v under {inputs.rule!r}"
+            f"{allowed:.3g}; read as softmax(q k') v under {inputs.rule!r}"
         )
     return Check(rows, worst, allowed, None)
 
@@ -158,6 +160,18 @@ def _compared(
     made = made.to(wide)
     gap, loss, size = (_largest(x, seen) for x in (made - exact, rough - exact, made))
     return gap, loss, size
+
+
+def _largest_products(inputs: AttentionInputs, ours: Attended, i0: int, i1: int) -> float:
+    """|q| |k| times the scale, or the largest score where a bias makes that larger."""
+    D = inputs.q.shape[-1]
+    scale = 1 / math.sqrt(D) if inputs.rule.scale is None else abs(inputs.rule.scale)
+    norms = (x.detach().float().norm(dim=-1).nan_to_num(nan=0.0, posinf=0.0).max()
+             for x in (inputs.q[:, :, i0:i1], inputs.k))  # fmt: skip
+    products = float(math.prod(norms)) * scale
+    scores = ours.max_score.abs()
+    scores = scores[scores.isfinite()]
+    return max(products, float(scores.max()) if len(scores) else 0.0)
 
 
 def _out_of_weights(amap: AttentionMap, values: Tensor) -> tuple[Tensor, Tensor]:

@@ -58,7 +58,8 @@ class Observer:
         self._patches, self._masks, self._thread = Patches(), MaskCache(), _Thread()
         self._open, self._passes, self._sequences = False, 0, Sequences()
         self._writer: RunWriter | None = None
-        self._refused: dict[str, str] = {}  # module or place -> why
+        self._refused: dict[str, str] = {}  # module or place -> why, of its first call
+        self._left_out: dict[str, int] = {}
         self._calls: list[Call] = []
         self._latest: dict[int, Call] = {}  # by layer, of those whose q and k are kept
         self.run = Run(
@@ -106,7 +107,9 @@ class Observer:
         self._names, self._masks = {}, MaskCache()
         self._adapters = {}
         for where, why in self._refused.items():
-            self.run.notes.append(f"{where} was not observed: {why}")
+            n = self._left_out.get(where, 1)
+            self.run.notes.append(f"{where}: {n} call{'s' * (n != 1)} left out: {why}")
+            self.run.checked.append((where, Check(0, 0.0, 0.0, "left out: see the notes", n)))
 
     def _why_nothing(self, model: nn.Module | None) -> str:
         what = "nothing" if model is None else f"{type(model).__name__}"
@@ -251,7 +254,9 @@ class Observer:
                 raise
             except Exception as error:  # whatever goes wrong here is none of the model's business
                 kind = "" if isinstance(error, Unreadable) else f"{type(error).__name__}: "
-                self._refused.setdefault(module or type(self._model()).__name__, f"{kind}{error}")
+                where = module or type(self._model()).__name__
+                self._refused.setdefault(where, f"{kind}{error}")
+                self._left_out[where] = self._left_out.get(where, 0) + 1
                 return
             if self._each is not None:
                 self._each(call, inputs)

@@ -287,8 +287,9 @@ def load(folder: str | Path) -> Run:
     no run, is damaged or comes from a newer clearhead.
     """
     folder = Path(folder)
-    if not (folder / RUN).exists() and folder.is_dir():
-        raise ValueError(f"{folder} is no run: there is no {RUN} in it")
+    if not (folder / RUN).exists():
+        why = f"there is no {RUN} in it" if folder.is_dir() else "there is no such folder"
+        raise (ValueError if folder.is_dir() else FileNotFoundError)(f"{folder} is no run: {why}")
     said = read_json(folder / RUN)
     data = folder / said["data"]
     sites = [(module, index) for module, index in said["sites"]]

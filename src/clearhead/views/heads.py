@@ -38,7 +38,7 @@ READS = {
     "induction": "what followed its own token earlier, B after A B ... A",
     "delimiter": "punctuation, line ends and special tokens",
     "broad": "nearly all tokens alike",
-    "positional": "the same distances, whatever the tokens are",
+    "positional": "always the same distance away, +1 being the next token",
 }
 UNNAMED = {
     "unclear": "reads nothing in particular, as far as could be seen",
@@ -51,6 +51,7 @@ SOURCES = {
 }
 CAVEAT = "Attention shows where a head reads, not why the model answers."
 BAR = 5
+NOTES = 3  # that the table shows
 FLOOR = 0.01  # of an equal share, so that a rare token does not win by its rarity alone
 
 
@@ -154,13 +155,13 @@ def token_texts(run: Run, sequence: int | None = None) -> list[str]:
 
 
 def how_many_tokens(run: Run) -> str:
-    """14 tokens, or 4 texts of 120 tokens in all; nothing where they are not known."""
+    """14 tokens, or 120 tokens in 4 pieces (texts, or windows of one); nothing if not known."""
     if not run.tokens:
         return ""
     texts = sum(ids.shape[0] if ids.ndim > 1 else 1 for ids in run.tokens.values())
     total = sum(ids.numel() for ids in run.tokens.values())
     count = f"{total:,} token{'s' * (total != 1)}"
-    return count if texts == 1 else f"{texts:,} texts, {count}"
+    return count if texts == 1 else f"{count} in {texts:,} pieces"
 
 
 def proof(run: Run) -> str:
@@ -205,7 +206,7 @@ def table(
         raise ValueError(f"top is {top}: it must be 1 or more")
     found = rows(run)
     order, width = in_order(found, sort), 80 if width is None else max(60, width)
-    grid = [_cells(row) for row in order[:top]]
+    grid = [_cells(row, run.roles.get(row["head"], {})) for row in order[:top]]
     source = measured_on(run)
     there = source if source in SOURCES else "there"
     heads = ["head", "does", f"{there} (equal)", "entropy", "first (equal)", "dist", "max"]
@@ -223,7 +224,9 @@ def table(
     left = width - sum(wide) - 2 * (len(wide) - 1)
     wide[1] = max(8, wide[1] + min(left, 0))
     checked = readable(proof(run), 10 * width)  # all of it: it may say that something disagrees
-    lines = [_first_line(run, found, width), *textwrap.wrap(checked, width), ""]
+    notes = [readable(f"note: {note}", 3 * width) for note in run.notes[:NOTES]]
+    said = [line for text in (checked, *notes) for line in textwrap.wrap(text, width)]
+    lines = [_first_line(run, found, width), *said, ""]
     lines += [_line(cells, wide) for cells in [heads, *grid]]
     if not found:
         lines.append("no heads: nothing was observed")
@@ -245,14 +248,21 @@ def _first_line(run: Run, found: Sequence[Row], width: int) -> str:
     return line
 
 
-def _cells(row: Row) -> list[str]:
+def does(row: Row, said: Mapping[str, Any]) -> str:
+    """What a head does in a few words; "positional +1" reads the token after its own."""
+    lag = said.get("lag")
+    at = f" {-lag:+d}" if row["role"] == "positional" and isinstance(lag, int) else ""
+    return f"{row['role'] or '-'}{at}"
+
+
+def _cells(row: Row, said: Mapping[str, Any]) -> list[str]:
     entropy = row["normalized_entropy"]
     full = 0 if entropy is None else round(BAR * min(max(entropy, 0.0), 1.0))
     # What is broad names no keys that the weight could be on.
     there = (None, None) if row["role"] == "broad" else (row["role_mass"], row["role_uniform"])
     bar = " " * BAR if entropy is None else "█" * full + "·" * (BAR - full)
     return [
-        str(row["head"]), readable(row["role"] or "-", 24),
+        str(row["head"]), readable(does(row, said), 24),
         _pair(*there), f"{bar} {share(entropy):>4}",
         _pair(row["first_key"], row["first_key_uniform"]), number(row["distance"]),
         number(row["max_score"]),
@@ -287,5 +297,6 @@ def _legend(found: Sequence[Row], there: str, width: int) -> list[str]:
     ]
     roles = {row["role"] for row in found}
     said += [f"{name}: {what}." for name, what in UNNAMED.items() if name in roles]
-    said += [f"induction: reads {READS['induction']}."] * ("induction" in roles)
+    said += [f"{name}: reads {what}." for name, what in READS.items() if name in roles]
+    said += ["-: too few rows to tell."]
     return [line for text in said for line in textwrap.wrap(text, width)]
