@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import gc
 import io
+import itertools
 import math
 import threading
 import warnings
@@ -651,6 +652,225 @@ def test_what_is_interrupted_leaves_no_run(tmp_path):
         model(**zoo.feed("llama"))
         raise KeyboardInterrupt
     assert not (tmp_path / "run" / "run.json").exists()
+
+
+# What an attack found -----------------------------------------------------------------------------
+
+
+def test_a_second_pass_for_weights_leaves_caches_and_hooks_alone():
+    from transformers import DynamicCache
+
+    model, ids = bypassing("bloom"), zoo.feed("llama")["input_ids"]
+    how = {"max_new_tokens": 4, "do_sample": False}
+    plain = model.generate(ids, **how)
+    with pytest.raises(ValueError, match="never reached"):
+        with observe(model):
+            assert torch.equal(model.generate(ids, **how), plain)
+    cache, calls = DynamicCache(config=model.config), []
+    handles = [m.register_forward_hook(lambda *_: calls.append(1)) for m in model.modules()]
+    with torch.no_grad():
+        model(ids)
+        once = len(calls)
+        with observe(model):
+            model(ids)
+            assert len(calls) == 2 * once
+            model(ids, cache=cache)
+    for handle in handles:
+        handle.remove()
+    assert cache.get_seq_length() == zoo.T
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_bypassing_model_is_counted_without_its_padding(side):
+    model, ids = bypassing("bloom"), torch.randint(3, 101, (1, 6))
+    real = torch.tensor([[1, 1, 1, 1, 0, 0]])
+    real = real if side == "right" else real.flip(1)
+    with torch.no_grad(), observe(model) as run:
+        model(ids, attention_mask=real)
+    assert run.stats[0].rows.tolist() == [4] * 4
+    with torch.no_grad(), observe(model) as alone:
+        model(ids[:, real[0].bool()])
+    if side == "right":  # ALiBi is the same there
+        want = alone.stats[0].mean("entropy")
+        torch.testing.assert_close(run.stats[0].mean("entropy"), want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("cache", ["static", None])
+def test_two_generations_are_two_sequences(cache):
+    model = zoo.build("llama")
+    how = {"max_new_tokens": 3, "min_new_tokens": 3, "do_sample": False}
+    how |= {"cache_implementation": cache} if cache else {}
+    with observe(model, keep="qk") as run:
+        for seed in (0, 1):
+            model.generate(**zoo.feed("llama", seed=seed), **how)
+    assert sorted({c.sequence for c in run.calls}) == [0, 1]
+    assert [run.map("0.0", sequence=n).shape[2] for n in (0, 1)] == [zoo.T + 2] * 2
+    assert torch.equal(run.tokens[1][:, : zoo.T], zoo.feed("llama", seed=1)["input_ids"])
+
+
+def test_caches_that_take_turns_stay_apart():
+    from transformers import DynamicCache
+
+    model = zoo.build("llama")
+    texts = [zoo.feed("llama", seed=n)["input_ids"] for n in (0, 1)]
+    with torch.no_grad(), observe(model, keep="qk") as run:
+        caches = [DynamicCache(config=model.config) for _ in texts]
+        for text, cache in zip(texts, caches, strict=True):
+            model(text, cache=cache)
+        for n, cache in enumerate(caches):
+            model(torch.full((2, 1), 5 + n), cache=cache)
+    assert [c.sequence for c in run.calls] == [0, 0, 1, 1, 0, 0, 1, 1]
+    assert [run.tokens[n][0, -1].item() for n in (0, 1)] == [5, 6]
+
+
+def test_more_keys_than_queries_are_no_cache_by_themselves():
+    torch.manual_seed(0)
+    model = nn.MultiheadAttention(16, 4, batch_first=True, add_bias_kv=True)
+    with torch.no_grad(), observe(model) as run:
+        for _ in range(30):
+            model(text(), text(), text())
+    assert len(run.calls) == 8
+    assert {c.first_row for c in run.calls} == {0}
+
+
+def test_threads_lose_nothing():
+    model = Mine("keywords")
+    model(text())
+    with torch.no_grad(), observe(model) as run:
+        threads = [
+            threading.Thread(target=lambda: [model(text()) for _ in range(10)]) for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert run.n_calls == 40
+    assert run.stats[0].rows.tolist() == [40 * 18] * 2
+
+
+def rules(model: Mine, rule: ch.Rule, factor: float = 1.0):
+    """An adapter that says some rule of a module whose rule is none."""
+
+    def told(module, args, kwargs, result):
+        q, k, v = module.qkv(args[0]).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
+        return AttentionInputs(q, k, v, rule, result * factor)
+
+    return {Mine: told}
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_nan_does_not_make_a_wrong_rule_pass(bad):
+    model, x = Mine("by hand"), text()
+    x[0, 8, 0] = bad  # one text of the two; the other can be compared
+    with torch.no_grad(), pytest.raises(ValueError, match="differs from the model's by"):
+        with observe(model, adapters=rules(model, ch.Rule(causal=True))):
+            model(x)
+    with torch.no_grad(), observe(model, adapters=rules(model, ch.Rule())) as run:
+        model(x)
+    assert run.calls[0].check.ok
+    assert run.calls[0].check.rows == 9
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("constant", [0.0, 1.0, 10.0, 100.0])
+def test_a_large_constant_in_the_values_hides_no_wrong_scale(dtype, constant):
+    torch.manual_seed(0)
+    model = Mine("by hand")
+    with torch.no_grad():
+        model.qkv.weight[:32] *= 2
+        model.qkv.bias[32::8] += constant
+    model = model.to(dtype)
+    x = text().to(dtype)
+    with torch.no_grad(), observe(model, adapters=rules(model, ch.Rule())) as run:
+        model(x)
+    assert run.calls[0].check.ok
+    for rule in (ch.Rule(scale=2 / math.sqrt(8)), ch.Rule(causal=True), ch.Rule(scale=-0.35)):
+        with torch.no_grad(), pytest.raises(ValueError, match="differs from the model's by"):
+            with observe(model, adapters=rules(model, rule)):
+                model(x)
+
+
+def test_observers_closed_in_any_order_leave_nothing():
+    model = zoo.build("llama")
+    before = F.scaled_dot_product_attention, nn.Module.__call__
+    first, second = observe(model), observe(model)
+    first.__enter__(), second.__enter__()
+    with torch.no_grad():
+        model(**zoo.feed("llama"))
+    first.__exit__(None, None, None)
+    second.__exit__(None, None, None)
+    assert (F.scaled_dot_product_attention, nn.Module.__call__) == before
+    assert first.run.n_calls == second.run.n_calls == 2
+    with pytest.raises(ValueError, match="has ended"):
+        first.__enter__()
+
+
+def test_a_module_that_is_loaded_meanwhile_keeps_nothing_of_ours(tmp_path, monkeypatch):
+    (tmp_path / "loaded_late.py").write_text(
+        "from torch.nn.functional import scaled_dot_product_attention as sdpa\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    model = zoo.build("llama")
+    with torch.no_grad(), observe(model):
+        import loaded_late
+
+        model(**zoo.feed("llama"))
+    assert loaded_late.sdpa is F.scaled_dot_product_attention
+
+
+def test_self_attention_of_a_cross_encoder_is_self_attention():
+    class Ranker(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cross_encoder = zoo.build("bert")
+
+        def forward(self, **inputs):
+            return self.cross_encoder(**inputs)
+
+    with torch.no_grad(), observe(ranker := Ranker()) as run:
+        ranker(**zoo.feed("bert"))
+    assert not any(c.cross for c in run.calls)
+
+
+def test_every_row_is_as_likely_to_be_sampled():
+    from clearhead.capture.looking import spans_of
+
+    T, rows, tries = 40, 12, 4000
+    seen = torch.zeros(T)
+    for n in range(tries):
+        spans = spans_of(T, rows, str(n), 5)
+        assert sum(b - a for a, b in spans) == rows
+        assert all(b <= c for (_, b), (c, _) in itertools.pairwise(spans))
+        for a, b in spans:
+            seen[a:b] += 1
+    fair = rows / T
+    assert (seen / tries - fair).abs().max() < 5 * math.sqrt(fair * (1 - fair) / tries)
+
+
+def test_what_could_not_be_written_is_not_counted(tmp_path, monkeypatch):
+    model = zoo.build("llama")
+    with pytest.raises(OSError, match="full"):
+        with torch.no_grad(), observe(model, out=tmp_path / "run") as run:
+            model(**zoo.feed("llama"))
+            watcher = run
+            monkeypatch.setattr(
+                "clearhead.run.writer.RunWriter.add",
+                lambda *_: (_ for _ in ()).throw(OSError(28, "the disk is full")),
+            )
+            model(**zoo.feed("llama"))
+    assert watcher.n_calls == len(watcher.calls) == 2
+    assert watcher.stats[0].rows.tolist() == [2 * zoo.T] * 4
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"layers": "layers.0"}, "are lists"), ({"layers": 1}, "are lists"),
+     ({"heads": ["-1.2"]}, "named by its layer"), ({"rows": 2.5}, "at least 1"),
+     ({"rows": "64"}, "at least 1")],
+)  # fmt: skip
+def test_arguments_are_refused_at_the_door(options, words):
+    with pytest.raises((ValueError, TypeError), match=words):
+        observe(nn.Linear(2, 2), **options)
 
 
 @pytest.mark.slow

@@ -163,7 +163,7 @@ def find(name: str | None, device: str = "cpu", dtype: str | None = None) -> Sub
     found.model.eval()
     try:
         found.model.to(torch.device(device), DTYPES[dtype] if dtype else None)
-    except (RuntimeError, AssertionError) as error:
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise ValueError(f"device {device!r}: {str(error).splitlines()[0]}") from error
     return found
 

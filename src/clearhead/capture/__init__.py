@@ -14,6 +14,7 @@ from torch import nn
 from clearhead.capture.inputs import AttentionInputs
 from clearhead.capture.keeping import Wanted, by_layer
 from clearhead.capture.observer import Adapter, Each, Observer
+from clearhead.cells import is_integer
 
 __all__ = ["Adapter", "AttentionInputs", "Observer", "observe"]
 
@@ -58,7 +59,11 @@ def observe(
         raise TypeError(f"observe takes a torch.nn.Module; got {type(model).__name__}")
     if keep not in KEEPS:
         raise ValueError(f'keep must be "stats" or "qk"; got {keep!r}')
-    if rows is not None and rows < 1:
-        raise ValueError(f"rows must be at least 1, or None for all; got {rows}")
+    if rows is not None and (not is_integer(rows) or rows < 1):
+        raise ValueError(f"rows must be at least 1, or None for all; got {rows!r}")
+    if isinstance(layers, str | int) or isinstance(heads, str | int):
+        raise TypeError(
+            f'layers and heads are lists, such as [0, 3] or ["3.5"]; got {layers or heads!r}'
+        )
     wanted = Wanted(keep, layers, by_layer(heads), rows, verify)
     return Observer(model, wanted, None if out is None else Path(out), adapters or {}, each)

@@ -72,8 +72,9 @@ def of_interface_named(name: str) -> Reader:
 
 
 def is_cross(module: str) -> bool:
-    """Whether a module's name says that it attends to another sequence."""
-    return any(part in module.lower() for part in CROSS)
+    """Whether the end of a module's name says that it attends to another sequence."""
+    end = ".".join(module.lower().split(".")[-2:])
+    return any(part in end for part in CROSS)
 
 
 def uncompiled(function: Function) -> Function:

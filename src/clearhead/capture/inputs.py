@@ -191,8 +191,13 @@ def of_engine(
                   unsure=dropped)  # fmt: skip
 
 
-def of_weights(weights: Tensor, cross: bool, masks: MaskCache) -> AttentionInputs:
-    """The weights (B, H, T, S) that a model returned itself, as a call: q k' = 0, bias = log p."""
+def of_weights(
+    weights: Tensor, cross: bool, masks: MaskCache, real: Tensor | None = None
+) -> AttentionInputs:
+    """The weights (B, H, T, S) that a model returned itself, as a call: q k' = 0, bias = log p.
+
+    `real`, (B, T), is the model's own mask of padding, if it was given one.
+    """
     B, H, T, S = weights.shape
     if T != S and not cross:
         raise Unreadable(
@@ -200,13 +205,15 @@ def of_weights(weights: Tensor, cross: bool, masks: MaskCache) -> AttentionInput
             "not of every token for every token"
         )
     total = weights.double().sum(dim=-1)
-    lost = float((total - 1).abs()[total > 0.5].max()) if bool((total > 0.5).any()) else 1.0
+    some = total > 0.5  # or a row that sees nothing
+    lost = float((total - 1).abs()[some].max()) if bool(some.any()) else 1.0
     # Adding up S numbers in the model's dtype, each of them rounded.
     if lost > 4 * torch.finfo(weights.dtype).eps * max(S, 16) ** 0.5:
         raise Unreadable(f"the weights that it returns do not sum to 1: a row is off by {lost:.2g}")
     nothing = weights.new_zeros(B, 1, S, 1, dtype=torch.float32)
     bias = weights.detach().float().log()
-    rule = Rule(scale=1.0, bias=bias)
+    padded = real is not None and not cross and tuple(real.shape) == (B, T)
+    rule = Rule(scale=1.0, bias=bias, query_mask=real if padded else None)
     return AttentionInputs(
         nothing.new_zeros(B, H, T, 1), nothing, nothing, rule, None, "its own weights", cross,
         unsure="the model's own weights", mask_bytes=bias.numel() * bias.element_size(),

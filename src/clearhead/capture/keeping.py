@@ -54,12 +54,10 @@ def by_layer(heads: Collection[int | str] | None) -> dict[int, tuple[int, ...]] 
     found: dict[int, list[int]] = {}
     for head in heads:
         layer, _, number = (f"{ANY}.{head}" if isinstance(head, int) else head).partition(".")
-        try:
-            found.setdefault(int(layer), []).append(int(number))
-        except ValueError:
-            raise ValueError(
-                f'a head is named by its layer and number, "3.5"; got {head!r}'
-            ) from None
+        named = layer.isdecimal() or isinstance(head, int)
+        if not (named and number.isdecimal()):
+            raise ValueError(f'a head is named by its layer and number, "3.5"; got {head!r}')
+        found.setdefault(int(layer), []).append(int(number))
     return {layer: tuple(numbers) for layer, numbers in found.items()}
 
 

@@ -24,6 +24,7 @@ from clearhead.stats import HeadStats
 BLOCK = 16  # neighboring rows that are sampled together
 CHECKED, TOGETHER = 64, 32  # rows that are compared in a call, and in one piece
 SLACK = 4  # times what the dense way loses
+ROUNDINGS = {True: 16, False: 2}  # of an output, in float32 and wider, and in half precision
 FIGURES = ("lse", "lse_low", "entropy", "max_score", "mean_key", "visible", "sink_mass")
 
 Spans = list[tuple[int, int]]
@@ -56,12 +57,14 @@ def spans_of(T: int, rows: int | None, seed: str, block: int = BLOCK) -> Spans:
     if rows is None or rows >= T:
         return [(0, T)]
     n = -(-rows // block)
-    chance, spans = random.Random(seed), list[tuple[int, int]]()
-    for part in range(n):
+    phase, spans = random.Random(seed).randrange(T), list[tuple[int, int]]()
+    for part in range(n):  # equally far apart, from anywhere: every row is as likely as another
         size = rows * (part + 1) // n - rows * part // n
-        low, high = T * part // n, T * (part + 1) // n
-        at = chance.randint(low, high - size)
-        spans.append((at, at + size))
+        at = (phase + T * part // n) % T
+        spans.append((at, min(at + size, T)))
+        if at + size > T:
+            spans.append((0, at + size - T))
+    spans.sort()
     return spans
 
 
@@ -115,34 +118,38 @@ def check(inputs: AttentionInputs, looked: Looked, seed: str) -> Check:
     spans = looked.spans
     if spans == [(0, bound.T)]:
         spans = spans_of(bound.T, CHECKED, seed, TOGETHER)
-    worst, allowed, rows = 0.0, 0.0, 0
+    rows, gap, allowed = 0, torch.zeros(1), torch.zeros(1)  # the two for each channel of an output
     for i0, i1 in spans:
         rule, ours = rule_of_rows(inputs.rule, bound, i0, i1), looked.rows(i0, i1)
         seen = (ours.visible > 0).all(dim=1)  # (B, R): a row that sees nothing is made up by each
         if rule.query_mask is not None:
             seen = seen & rule.query_mask.to(seen.device)
+        seen = seen & ours.lse.isfinite().all(dim=1)  # and one that sees a NaN is NaN
         if not seen.any():
             continue
-        gap, loss, size = _compared(inputs, rule, ours, seen, (i0, i1))
-        worst, rows = max(worst, gap), rows + int(seen.sum())
+        off, loss, size = _compared(inputs, rule, ours, seen, (i0, i1))
         # A score is a sum of products, and each rounds: large ones by more than a weight shows.
         rounded = 2 * torch.finfo(ours.lse.dtype).eps * _largest_products(inputs, ours, i0, i1)
-        eps = 16 * torch.finfo(inputs.made.dtype).eps
-        allowed = max(allowed, SLACK * loss + (eps + rounded) * size)
+        eps = ROUNDINGS[inputs.made.dtype.itemsize > 2] * torch.finfo(inputs.made.dtype).eps
+        gap, rows = torch.maximum(gap, off), rows + int(seen.sum())
+        allowed = torch.maximum(allowed, SLACK * loss + (eps + rounded) * size)
     if not rows:
-        return Check(0, 0.0, 0.0, "no sampled row sees anything")
-    if not worst <= allowed:
+        return Check(0, 0.0, 0.0, "no sampled row sees anything, or all is NaN")
+    at = int((gap / allowed.clamp(min=1e-300)).argmax())
+    worst, most = float(gap[at]), float(allowed[at])
+    if not worst <= most < math.inf:
         raise Unreadable(
             f"the engine's output differs from the model's by {worst:.3g} where its dtype explains "
-            f"{allowed:.3g}; read as softmax(q k') v under {inputs.rule!r}"
+            f"{most:.3g}; read as softmax(q k') v under {inputs.rule!r}"
         )
-    return Check(rows, worst, allowed, None)
+    return Check(rows, worst, most, None)
 
 
 def _compared(
     inputs: AttentionInputs, rule: Rule, ours: Attended, seen: Tensor, span: tuple[int, int]
-) -> tuple[float, float, float]:
-    """Of some rows: the largest difference, what the model's dtype loses, the largest output."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Of some rows, for each channel of the output: the largest difference, what the model's dtype
+    loses, and the largest output."""
     i0, i1 = span
     q, k, v = (x.detach() for x in (inputs.q[:, :, i0:i1], inputs.k, inputs.v))
     values = v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
@@ -158,7 +165,7 @@ def _compared(
     low = _dense(q, k, values, rule, made.dtype)
     exact, rough = (inputs.finish(x.to(wide), at) for x in (out, low))
     made = made.to(wide)
-    gap, loss, size = (_largest(x, seen) for x in (made - exact, rough - exact, made))
+    gap, loss, size = (_largest(x, seen) for x in (made - exact, rough - exact, exact))
     return gap, loss, size
 
 
@@ -187,11 +194,13 @@ def _out_of_weights(amap: AttentionMap, values: Tensor) -> tuple[Tensor, Tensor]
     return out, mass
 
 
-def _largest(x: Tensor, seen: Tensor) -> float:
-    """The largest number in the rows that are seen; x is (B, H, R, n) or (B, R, n)."""
+def _largest(x: Tensor, seen: Tensor) -> Tensor:
+    """The largest number of each channel in the rows that are seen, float64 on the CPU, (n,).
+
+    x is (B, H, R, Dv), whose channels are those of all heads, or (B, R, n).
+    """
     x = x if x.ndim == 3 else x.transpose(1, 2).flatten(2)
-    found = x.abs().amax(dim=-1)[seen]
-    return float(found.nan_to_num(nan=torch.inf).max())
+    return x.abs()[seen].amax(dim=0).double().nan_to_num(nan=torch.inf).cpu()
 
 
 def _dense(q: Tensor, k: Tensor, v: Tensor, rule: Rule, dtype: torch.dtype) -> Tensor:

@@ -43,6 +43,7 @@ class _Thread(threading.local):
     stack: list[str] = field(default_factory=list)
     deaf: int = 0
     current: Pass | None = None
+    bare: bool = False  # modules are called without their hooks, which have run
 
 
 class Observer:
@@ -57,6 +58,7 @@ class Observer:
         self._names = {id(part): name for name, part in model.named_modules()}
         self._patches, self._masks, self._thread = Patches(), MaskCache(), _Thread()
         self._open, self._passes, self._sequences = False, 0, Sequences()
+        self._lock = threading.RLock()
         self._writer: RunWriter | None = None
         self._refused: dict[str, str] = {}  # module or place -> why, of its first call
         self._left_out: dict[str, int] = {}
@@ -71,7 +73,10 @@ class Observer:
 
     def __enter__(self) -> Run:
         model = self._model()
-        assert model is not None
+        if model is None:
+            raise ValueError("the model is gone already: give it a name, and observe that")
+        if self._passes or not self._names:
+            raise ValueError("this observation has ended: call observe(model) for another")
         if self._out is not None:
             self._writer = RunWriter(self._out)
         self._open = True
@@ -102,6 +107,7 @@ class Observer:
                 self._writer.close()
 
     def _close(self) -> None:
+        self._patches.sweep()
         self._patches.undo()
         self._open = False  # a stand-in that somebody still has does nothing more
         self._names, self._masks = {}, MaskCache()
@@ -165,6 +171,8 @@ class Observer:
 
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             name = self._names.get(id(module))
+            if name is not None and self._thread.bare:
+                return module.forward(*args, **kwargs)
             if name is None or self._thread.deaf:
                 return before(module, *args, **kwargs)
             stack = self._thread.stack
@@ -204,6 +212,14 @@ class Observer:
         finally:
             self._thread.deaf -= 1
 
+    @contextmanager
+    def _without_hooks(self) -> Iterator[None]:
+        self._thread.bare = True
+        try:
+            yield
+        finally:
+            self._thread.bare = False
+
     # What was seen --------------------------------------------------------------------------------
 
     def _ask_adapter(
@@ -220,14 +236,17 @@ class Observer:
         library = sys.modules.get("transformers.modeling_utils")
         if library is None or not isinstance(module, library.PreTrainedModel):
             return
-        if module.training or kwargs.get("past_key_values") is not None:
-            return
-        with torch.no_grad(), torch.random.fork_rng(), self._quiet():
-            again = type(module).__call__(module, *args, **{**kwargs, "output_attentions": True})
+        given = (*args, *kwargs.values())
+        if module.training or any(hasattr(x, "get_seq_length") for x in given):
+            return  # a cache: a second pass would add to it
+        with torch.no_grad(), torch.random.fork_rng(), self._quiet(), self._without_hooks():
+            again = module.forward(*args, **{**kwargs, "output_attentions": True})
+        mask = kwargs.get("attention_mask")
+        real = mask.bool() if isinstance(mask, torch.Tensor) and mask.ndim == 2 else None
         for name in ("attentions", "encoder_attentions", "decoder_attentions", "cross_attentions"):
             for n, weights in enumerate(getattr(again, name, None) or ()):
                 self._thread.stack.append(f"{name}.{n}")
-                self._saw(of_weights, weights)
+                self._saw(of_weights, weights, kwargs={"real": real})
                 self._thread.stack.pop()
 
     def _saw(
@@ -243,7 +262,7 @@ class Observer:
         layer = self.run.sites.index(site)
         if not self._wanted.site(layer, module):
             return
-        with self._quiet(), torch.no_grad():
+        with self._quiet(), self._lock, torch.no_grad():
             try:
                 inputs = reader(
                     result, entries.is_cross(module), self._masks, *args, **(kwargs or {})
@@ -262,7 +281,9 @@ class Observer:
                 self._each(call, inputs)
 
     def _look(self, inputs: AttentionInputs, current: Pass, layer: int, site: Site) -> Call:
-        seed = f"{layer}.{current.number}"
+        # What is sampled depends on what is read, and not on how often this program has looked.
+        first = float(inputs.q.detach().flatten()[0]) if inputs.q.numel() else 0.0
+        seed = f"{layer}.{current.number}.{first}"
         not_asked = Check(0, 0.0, 0.0, "not asked for")
         looked = look(inputs, self._wanted.rows, seed)
         done = check(inputs, looked, seed) if self._wanted.verify else not_asked
@@ -274,11 +295,11 @@ class Observer:
 
     def _kept(self, call: Call, stats: HeadStats) -> Call:
         run = self.run
+        if self._writer is not None:
+            call = self._writer.add(call)
         run.n_calls += 1
         before = run.stats.get(call.layer)
         run.stats[call.layer] = stats if before is None else before.merge(stats)
-        if self._writer is not None:
-            call = self._writer.add(call)
         if run.keep == "qk":
             self._latest[call.layer] = call
         if self._writer is not None or run.keep == "qk" or call.sequence < SEQUENCES:

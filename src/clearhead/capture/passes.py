@@ -35,34 +35,52 @@ class Pass:
         return module, index
 
 
+@dataclass(frozen=True, eq=False)
+class End:
+    """How far a sequence has come in one place: its rows, and the key of the last of them."""
+
+    sequence: int
+    rows: int
+    key: Tensor  # (B, G, D)
+
+
 @dataclass
 class Sequences:
-    """The sequences so far, and where the latest call of each place ended."""
+    """The sequences so far, and where each ended in every place, the latest last."""
 
     count: int = 0
-    ends: dict[Site, tuple[int, int, int]] = field(default_factory=dict)  # B, rows, sequence
+    ends: dict[Site, list[End]] = field(default_factory=dict)
 
     def place(self, inputs: AttentionInputs, current: Pass, site: Site) -> tuple[int, int]:
         """Where in its sequence a call's first query and first key stand.
 
-        A pass goes on with a sequence if its first call has more keys than queries and as many
-        batch elements as the call before it in the same place.
+        A pass goes on with a sequence if the key before its first query is the last key of that
+        sequence, to the bit: whatever cache holds it, growing, sliding or of a fixed size.
         """
-        B, T, S = inputs.q.shape[0], inputs.q.shape[2], inputs.k.shape[2]
+        T, S = inputs.q.shape[2], inputs.k.shape[2]
         offset = inputs.rule.offset
         if isinstance(offset, Tensor):
             offset = int(offset.min()) if len(offset) else 0
         ahead = S - T if offset is None else offset
+        ends = self.ends.setdefault(site, [])
+        before = None
+        if 0 < ahead <= S and not inputs.cross:
+            key = inputs.k[:, :, ahead - 1]
+            same = [e for e in ends if e.key.shape == key.shape and torch.equal(e.key, key)]
+            before = same[-1] if same else None
         if current.sequence is None:
-            before = self.ends.get(site)
-            if before is not None and before[0] == B and T < S and not inputs.cross:
-                current.sequence, current.first_row = before[2], before[1]
+            if before is not None:
+                current.sequence, current.first_row = before.sequence, before.rows
             else:
                 current.sequence, self.count = self.count, self.count + 1
-                current.first_row = max(ahead, 0) if T < S and not inputs.cross else 0
-        if inputs.cross:
+                current.first_row = max(ahead, 0) if T < S and inputs.rule.causal else 0
+        if inputs.cross or not 0 <= ahead + T - 1 < S:
             return current.first_row, 0
-        self.ends[site] = (B, current.first_row + T, current.sequence)
+        if before is not None:
+            ends.remove(before)
+        key = inputs.k[:, :, ahead + T - 1].detach().clone()
+        ends.append(End(current.sequence, current.first_row + T, key))
+        del ends[:-SEQUENCES]
         return current.first_row, max(current.first_row - ahead, 0)
 
 

@@ -5,6 +5,7 @@ Code that was loaded earlier may have taken a function under a name of its own, 
 """
 
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -14,6 +15,9 @@ Function = Callable[..., Any]
 
 # Tables of torch's own compilers name functions by what they are; a name in there is no call.
 PRIVATE = ("torch._", "torch.fx", "torch.overrides", "torch.jit", "clearhead.capture")
+GONE: "weakref.WeakKeyDictionary[Any, Any]" = (
+    weakref.WeakKeyDictionary()
+)  # stand-ins closed: before
 CALLED = ("torch._C._nn",)  # of those, what people do call
 
 
@@ -57,11 +61,31 @@ class Patches:
                     continue
 
     def undo(self) -> None:
-        """Put everything back, except what somebody else has replaced in the meantime."""
+        """Put everything back.
+
+        Where somebody else has replaced ours in the meantime, another observer that began later,
+        what it puts back is what was there before us.
+        """
+        for _, _, before, ours in self._done:
+            if not isinstance(ours, staticmethod):
+                GONE[ours] = before
         while self._done:
             owner, name, before, ours = self._done.pop()
             if vars(owner).get(name) is ours:
+                while not isinstance(before, staticmethod) and before in GONE:
+                    before = GONE[before]
                 setattr(owner, name, before)
+
+    def sweep(self) -> None:
+        """Find what modules that were loaded meanwhile took from us, to be put back as well."""
+        ours = {id(new): old for _, _, old, new in self._done}
+        for module in list(sys.modules.values()):
+            names = getattr(module, "__dict__", {})
+            if ours.keys().isdisjoint(map(id, list(names.values()))):
+                continue
+            known = {name for owner, name, *_ in self._done if owner is module}
+            found = [(n, x) for n, x in names.items() if id(x) in ours and n not in known]
+            self._done += [(module, name, ours[id(x)], x) for name, x in found]
 
 
 def loaded(module: str, names: Iterable[str]) -> list[Function]:
