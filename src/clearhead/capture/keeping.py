@@ -12,6 +12,7 @@ from clearhead.capture.inputs import AttentionInputs
 from clearhead.capture.looking import Looked
 from clearhead.capture.passes import Pass, Site
 from clearhead.rule import Rule
+from clearhead.run import Run
 from clearhead.run.calls import Call, Check
 
 ANY = -1  # a layer: heads that are named by their number alone
@@ -113,6 +114,15 @@ def _held_from(k: Tensor, before: Call | None, current: Pass, new: int) -> int:
     held = before.tensors["k"]
     same = held.shape[:2] == k.shape[:2] and torch.equal(held[:, :, -1], k[:, :, new - 1])
     return new if same and before.rows is None else 0
+
+
+def count_check(run: Run, name: str, check: Check) -> None:
+    """Remember the check of a call that is not kept, with those of its module."""
+    for n, (module, known) in enumerate(run.checked):
+        if module == name and known.why == check.why:
+            run.checked[n] = (module, known.merge(check))
+            return
+    run.checked.append((name, check))
 
 
 def on_cpu(rule: Rule) -> Rule:

@@ -22,7 +22,7 @@ from torch import nn
 from clearhead.capture import entries
 from clearhead.capture.entries import Only, Reader
 from clearhead.capture.inputs import AttentionInputs, Unreadable, check_told, of_weights
-from clearhead.capture.keeping import Wanted, call_of, name_of, versions
+from clearhead.capture.keeping import Wanted, call_of, count_check, name_of, versions
 from clearhead.capture.looking import check, look
 from clearhead.capture.masks import MaskCache
 from clearhead.capture.passes import SEQUENCES, Pass, Sequences, Site, take_tokens, tokens_of
@@ -31,6 +31,8 @@ from clearhead.run import Run
 from clearhead.run.calls import Call, Check
 from clearhead.run.writer import RunWriter
 from clearhead.stats import HeadStats
+
+LEFT_OUT = "left out: see the notes"  # why a call was not verified
 
 Adapter = Callable[[nn.Module, tuple[Any, ...], dict[str, Any], Any], AttentionInputs]
 Each = Callable[[Call, AttentionInputs], None]
@@ -61,7 +63,6 @@ class Observer:
         self._lock = threading.RLock()
         self._writer: RunWriter | None = None
         self._refused: dict[str, str] = {}  # module or place -> why, of its first call
-        self._left_out: dict[str, int] = {}
         self._calls: list[Call] = []
         self._latest: dict[int, Call] = {}  # by layer, of those whose q and k are kept
         self.run = Run(
@@ -113,9 +114,7 @@ class Observer:
         self._names, self._masks = {}, MaskCache()
         self._adapters = {}
         for where, why in self._refused.items():
-            n = self._left_out.get(where, 1)
-            self.run.notes.append(f"{where}: {n} call{'s' * (n != 1)} left out: {why}")
-            self.run.checked.append((where, Check(0, 0.0, 0.0, "left out: see the notes", n)))
+            self.run.notes.append(f"{where} was not observed: {why}")
 
     def _why_nothing(self, model: nn.Module | None) -> str:
         what = "nothing" if model is None else f"{type(model).__name__}"
@@ -275,7 +274,7 @@ class Observer:
                 kind = "" if isinstance(error, Unreadable) else f"{type(error).__name__}: "
                 where = module or type(self._model()).__name__
                 self._refused.setdefault(where, f"{kind}{error}")
-                self._left_out[where] = self._left_out.get(where, 0) + 1
+                count_check(self.run, where, Check(0, 0.0, 0.0, LEFT_OUT))
                 return
             if self._each is not None:
                 self._each(call, inputs)
@@ -305,16 +304,8 @@ class Observer:
         if self._writer is not None or run.keep == "qk" or call.sequence < SEQUENCES:
             self._calls.append(call)
         else:
-            self._count_check(call)
+            count_check(run, call.module, call.check)
         return call
-
-    def _count_check(self, call: Call) -> None:
-        """Remember how a call was verified whose rows are not kept."""
-        for n, (module, known) in enumerate(self.run.checked):
-            if module == call.module and known.why == call.check.why:
-                self.run.checked[n] = (module, known.merge(call.check))
-                return
-        self.run.checked.append((call.module, call.check))
 
 
 # Parts of these -----------------------------------------------------------------------------------

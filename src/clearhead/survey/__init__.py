@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 from clearhead.capture import Observer, observe
-from clearhead.capture.keeping import versions
+from clearhead.capture.keeping import count_check, versions
 from clearhead.files import make_directory
 from clearhead.inspection import TEXT, Asked, Collector, Glance, beside, glance, name_heads
 from clearhead.run import Run
@@ -28,7 +28,7 @@ from clearhead.run.writer import RunWriter
 from clearhead.subject import Subject
 from clearhead.survey import progress as kept
 from clearhead.survey.job import DONE, Ranks, alone, heard, ranks
-from clearhead.survey.progress import Progress, count_check
+from clearhead.survey.progress import Progress
 from clearhead.survey.texts import Text, Texts, shown
 
 KEEP_EVERY = 10.0  # seconds between two writings of the progress,

@@ -14,10 +14,10 @@ from typing import Any
 
 from torch import Tensor
 
+from clearhead.capture.keeping import count_check
 from clearhead.files import write_files
 from clearhead.roles import Evidence
 from clearhead.run import Run
-from clearhead.run.calls import Check
 from clearhead.run.format import check_of, said_of_check
 from clearhead.stats import HeadStats
 
@@ -163,15 +163,6 @@ def _digest(tensors: Mapping[str, Tensor]) -> str:
         found.update(f"{name} {x.dtype} {tuple(x.shape)}".encode())
         found.update(x.numpy().tobytes())
     return found.hexdigest()
-
-
-def count_check(run: Run, name: str, check: Check) -> None:
-    """Add how a call that is not kept was verified to those of its module."""
-    for n, (module, known) in enumerate(run.checked):
-        if module == name and known.why == check.why:
-            run.checked[n] = (module, known.merge(check))
-            return
-    run.checked.append((name, check))
 
 
 # On the disk --------------------------------------------------------------------------------------
