@@ -35,7 +35,7 @@ lint: ## ruff (rules and format) and mypy
 	$(run) -m ruff format --check
 	$(run) -m mypy
 
-model: ## train the model in the box again, in half an hour
+model: ## train the model in the box again, in an hour and a half
 	$(set-up)
 	$(run) scripts/model.py
 

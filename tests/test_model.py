@@ -101,7 +101,7 @@ def test_a_folder_of_that_name_comes_first(model, tmp_path, monkeypatch):
     (tmp_path / "tiny-en").mkdir()
     with pytest.raises(FileNotFoundError):
         TinyGPT.load("tiny-en")
-    assert learned.compare("and still the demo shows that of the box").sizes.startswith("2 layers")
+    assert learned.compare("and still the demo shows that of the box").sizes.startswith("3 layers")
     with pytest.raises(FileNotFoundError, match=r"no such folder, .* in the box \(tiny-en\)"):
         TinyGPT.load("tiny-fr")
 
@@ -111,12 +111,12 @@ def test_a_folder_of_that_name_comes_first(model, tmp_path, monkeypatch):
     [
         (
             "config.json",
-            lambda x: x.replace(b'"n_layers": 2', b'"n_layers": 10000000'),
+            lambda x: x.replace(b'"n_layers": 3', b'"n_layers": 10000000'),
             "far too few",
         ),
         (
             "config.json",
-            lambda x: x.replace(b'"d_model": 128', b'"d_model": 1000000000'),
+            lambda x: x.replace(b'"d_model": 192', b'"d_model": 1000000000'),
             "far too few",
         ),
         ("model.safetensors", lambda x: x[:-9000] + b"\x00\x7e" * 4500, "is not finite"),

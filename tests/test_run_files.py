@@ -546,7 +546,7 @@ def test_what_is_no_run_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError):
         load(tmp_path / "absent")
     (tmp_path / "file").write_text("x")
-    with pytest.raises(NotADirectoryError):
+    with pytest.raises(FileNotFoundError, match="there is no such folder"):
         load(tmp_path / "file")
     os.mkfifo(tmp_path / "run.json")  # nobody waits for what never comes
     with pytest.raises(ValueError, match="is no file"):

@@ -22,9 +22,10 @@ from programs import CLEARHEAD, ROOT, run
 from clearhead import files, inspection, survey
 from clearhead.capture import observer
 from clearhead.comparing import compare
+from clearhead.gpt import GPTConfig, TinyGPT
 from clearhead.inspection import Asked
 from clearhead.run import Run, load, writer
-from clearhead.subject import find
+from clearhead.subject import Subject, find
 from clearhead.survey import job as ranks
 from clearhead.survey import progress, texts
 from clearhead.survey import survey as read_corpus
@@ -39,8 +40,11 @@ FORKS = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 
 @pytest.fixture(scope="module")
 def subject():
-    """The model in the box, which reads at most 24 tokens at once here."""
-    return replace(find(None), context=24)
+    """A small model with the tokenizer of that in the box; it reads 24 tokens at once."""
+    torch.manual_seed(0)
+    tokenizer = find(None).tokenizer
+    sizes = GPTConfig(tokenizer.vocab_size, context=192, n_layers=2, d_model=128, n_heads=4)
+    return Subject(TinyGPT(sizes, tokenizer).eval(), "small", tokenizer, 24, tokenizer.vocab_size)
 
 
 def some_texts(n: int, longest: int = 60) -> list[str]:
@@ -678,11 +682,11 @@ def test_the_verb(corpus, tmp_path, capsys):
         return capsys.readouterr()
 
     done = said("--corpus", corpus, "--save", tmp_path / "run", "--no-probe")
-    assert "4 heads" in done.out and "written:" in done.out
+    assert "6 heads" in done.out and "written:" in done.out
     assert "a corpus, corpus: 5 texts" in done.err
     assert "replayed" in said(tmp_path / "run").out
     rows = json.loads(said("--corpus", corpus, "--save", tmp_path / "run", "--json").out)
-    assert len(rows["heads"]) == 8
+    assert len(rows["heads"]) == 18
     shutil.rmtree(tmp_path / "run")
     again = ["--corpus", corpus, "--save", tmp_path / "run", "--no-probe"]
     with at_reading(find(None), 1, press()):
@@ -708,7 +712,7 @@ def test_torchrun_speaks_once(corpus, tmp_path):
     line = [*CLEARHEAD[1:], "inspect", "--corpus", corpus, "--no-probe", "--save", "run"]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     done = run([*torchrun, *line], cwd=tmp_path, PYTHONWARNINGS=None, OMP_NUM_THREADS="1")
-    assert done.stdout.count("tiny-en  2 x 4 heads") == 1
+    assert done.stdout.count("tiny-en  3 x 6 heads") == 1
     assert load(tmp_path / "run").notes[0].startswith("a corpus, corpus: 5 texts")
 
 

@@ -84,6 +84,6 @@ INDUCTION = Settings(
 )  # fmt: skip
 
 TINY_EN = Settings(
-    steps=4500, batch=24, context=192, repeats=0.5, last_repeats=0.25,
-    n_layers=2, d_model=128, n_heads=4,
+    steps=7000, batch=24, context=192, repeats=0.5, last_repeats=0.2,
+    n_layers=3, d_model=192, n_heads=6,
 )  # fmt: skip
