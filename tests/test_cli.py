@@ -64,7 +64,7 @@ def test_version(capsys):
     ("arguments", "words"),
     [
         (["demmo"], "there is no verb 'demmo'; did you mean demo? (see clearhead --help)"),
-        (["xyz"], "there is no verb 'xyz'; verbs: demo, scaling, train, bench, doctor"),
+        (["xyz"], f"there is no verb 'xyz'; verbs: {', '.join(verb.name for verb in VERBS)}"),
         (["scaling", "--token", "5"], "clearhead scaling: unrecognized arguments: --token 5"),
         (["doctor", "now"], "clearhead doctor: unrecognized arguments: now"),
         (["demo\nand more"], "there is no verb"),
