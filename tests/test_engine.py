@@ -153,6 +153,43 @@ MUTANTS = {
         "self.mean_key, self.distance)",
         "self.mean_key)",
     ),
+    "distance not renormalized": (
+        "softmax.py",
+        "(part.a / part.l.mask",
+        "(part.a / 1.0 ** part.l.mask",
+    ),
+    "column 0 as every first key": (
+        "bound.py",
+        '"amin").gather(1, own)',
+        '"amin").gather(1, own) * 0',
+    ),
+    "a pad as first key": ("bound.py", "keys = keys.masked_fill(", "_ = keys.masked_fill("),
+    "the first document's first key for all": (
+        "bound.py",
+        "            number = self._numbers\n            own = ",
+        "            own = own * 0\n            _ = ",
+    ),
+    "the next key for the previous": ("bound.py", "own - 1, own]", "own + 1, own]"),
+    "hidden keys are picked": (
+        "engine/tiled.py",
+        "here = here & ~hidden.exp",
+        "_ = here & ~hidden.exp",
+    ),
+    "keys are picked from the neighboring tile": (
+        "engine/tiled.py",
+        "here = (at >= 0) & (",
+        "here = (",
+    ),
+    "a spoiled row keeps its keys": (
+        "engine/tiled.py",
+        "for x in (self.out, self.key_scores):",
+        "for x in (self.out,):",
+    ),
+    "key weights relative to the largest": (
+        "engine/__init__.py",
+        "return relative * self.max_prob.unsqueeze(-1)",
+        "return relative",
+    ),
     "visible counts the hidden": ("engine/tiled.py", "(~hidden).sum(dim=-1)", "hidden.sum(dim=-1)"),
     "pads are received": ("engine/tiled.py", "if real is not None:", "if real is None and False:"),
     "gradient without the row's mean": (

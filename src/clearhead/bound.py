@@ -132,6 +132,24 @@ class BoundRule:
             return rows + self.offset[:, None]
         return rows[None] + self.offset
 
+    def first_keys(self, positions: Tensor) -> Tensor:
+        """The lowest real key of the document at each of `positions` (B, n); S if it has none."""
+        keys = torch.arange(self.S, device=self.device).expand(self.B, self.S)
+        if self._key_mask is not None:
+            keys = keys.masked_fill(~self._key_mask, self.S)
+        number, own = torch.zeros_like(keys), torch.zeros_like(positions)
+        if self._documents is not None and self.S:
+            outside = (positions < 0) | (positions >= self.S)
+            number = self._numbers
+            own = number.gather(1, positions.clamp(0, self.S - 1)).masked_fill(outside, self.S)
+        first = keys.new_full((self.B, self.S + 1), self.S)
+        return first.scatter_reduce(1, number, keys, "amin").gather(1, own)
+
+    def places(self) -> Tensor:
+        """Each query's first key, the key before its own, and its own: (B, T, 3)."""
+        own = self.positions(0, self.T).expand(self.B, self.T)
+        return torch.stack([self.first_keys(own), own - 1, own], dim=-1)
+
     def apart(
         self, i0: int, i1: int, j0: int, j1: int, b: slice, dtype: torch.dtype
     ) -> Tensor:  # fmt: skip

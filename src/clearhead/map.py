@@ -168,8 +168,8 @@ class AttentionMap:
     def on_key(self, j: int) -> Tensor:
         """Every row's weight on key j, (B, H, T), in O(T D). IndexError if there is no such key."""
         j = cells.place(j, len(self.shape) - 1, self.shape)
-        lse, keys = self._lse_of(0, self._bound.T), [j] * self._bound.B
-        weight, _ = tiled.on_keys(self._q, self._k, self._bound, lse, keys)
+        lse = self._lse_of(0, self._bound.T)
+        weight = tiled.on_key(self._q, self._k, self._bound, lse, j)
         return weight.view(self.shape[:-1])
 
     @_figures
@@ -179,7 +179,7 @@ class AttentionMap:
         0 where there is no such key or it is hidden.
         """
         lse = self._lse_of(0, self._bound.T)
-        weight, _ = tiled.on_lags(self._q, self._k, self._bound, lse, [n])
+        weight = tiled.on_lag(self._q, self._k, self._bound, lse, n)
         return weight.view(self.shape[:-1])
 
     @_figures

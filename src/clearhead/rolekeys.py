@@ -19,7 +19,6 @@ from torch.nn import functional as F
 from clearhead.bound import BoundRule
 from clearhead.engine.tiles import Scores, blocks, chunks, weights_
 from clearhead.map import DIAGONAL, AttentionMap, Where
-from clearhead.stats import _first_keys
 
 MOST = 0.5  # where uniform attention puts more than this on a role's keys, a row has little choice
 WINDOW = 8  # keys to either side of a query's own that are local
@@ -47,7 +46,7 @@ class Call:
         if bound.query_mask is not None:
             self.counted &= bound.query_mask[:, None]
         self.own = bound.positions(0, bound.T).expand(bound.B, bound.T)
-        self.first = _first_keys(bound, self.own) if bound.S else self.own  # (B, T)
+        self.first = bound.first_keys(self.own)  # (B, T)
 
 
 class Sums:
@@ -164,7 +163,7 @@ def key_sets(
     if delimiters is not None:
         delimiters = delimiters.to(bound.device)
         # A first key has a role of its own, whatever it is.
-        marks = (delimiters & (_first_keys(bound, everywhere) != everywhere)).int()
+        marks = (delimiters & (bound.first_keys(everywhere) != everywhere)).int()
         rows = torch.ones_like(first)
         if not call.cross:
             near_one = _at(marks, call.own, 0) + _at(marks, call.own - 1, 0) > 0

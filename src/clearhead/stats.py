@@ -13,9 +13,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from clearhead.bound import BoundRule
-from clearhead.engine import Attended, tiled
-from clearhead.engine.tiles import LogSum, Scores, blocks, chunks, weights_
+from clearhead.engine import Attended, attention
 from clearhead.map import AttentionMap
 from clearhead.moments import KEYS, MAP, ROW, Moments, bin_edges, measure
 
@@ -41,7 +39,7 @@ class HeadStats:
     nonfinite_rows  (H,) left out: they see a NaN or an infinity, or a score overflowed
 
     Metrics of a row, in ROW: entropy (nats), normalized_entropy, max_prob, sink_mass, max_score.
-    Those in MAP are absent, not zero, where `of` had no map or no row to count:
+    Those in MAP are absent, not zero, where `of` had neither distance nor map, or no row to count:
 
         distance    sum_j p_ij |i + offset - j| / (1 - sink_mass), in keys
         first_key   the weight of the lowest real key of the query's own document (not of column 0),
@@ -78,9 +76,9 @@ class HeadStats:
 
     @classmethod
     def of(cls, attended: Attended, amap: AttentionMap | None = None) -> "HeadStats":
-        """The statistics of one call; with its map those of MAP too, for one more pass over it.
+        """The statistics of one call, those of MAP too if it was attention(..., distance=True).
 
-        attention(..., distance=True) does without that pass, where the rule has no segments.
+        For a call that was not, its map gives them, for one more pass over it.
         O(T) memory; sums in float64 on the call's own device; the result is on the CPU, without
         gradient. Raises ValueError if amap has another shape or rule.
         """
@@ -105,10 +103,10 @@ class HeadStats:
                 real &= attended.rule.query_mask.to(real.device)[:, None]
             counted, bad = real & sees & finite, real & sees & ~finite
             values = {name: (figures[name], counted) for name in ROW}
-            if amap is not None and counted.any():
-                far = attended.distance
-                far = None if far is None else far[(None,) * (3 - far.ndim)]
-                values |= _map_figures(amap, figures, counted, far)
+            if attended.distance is None and amap is not None:
+                attended = attention(amap._q, amap._k, None, amap.rule, distance=True)
+            if attended.distance is not None and counted.any():
+                values |= _map_figures(attended, figures, counted)
             first = (bad & (bad.cumsum(dim=2) <= FEW)).nonzero().tolist()
             rows = (which.sum(dim=(0, 2)).cpu() for which in (counted, ~real, real & ~sees, bad))
             return cls(measure(values), _first_few((b, h, i) for b, h, i in first), *rows)
@@ -214,81 +212,17 @@ def _first_few(found: Iterable[tuple[int, int, int]]) -> tuple[tuple[int, int, i
 
 
 def _map_figures(
-    amap: AttentionMap, figures: Mapping[str, Tensor], counted: Tensor, distance: Tensor | None
+    attended: Attended, figures: Mapping[str, Tensor], counted: Tensor
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """Each metric of MAP with the rows that have it, (B, H, T) both.
-
-    Weights are taken relative to the largest of their row, which keeps the digits of their ratios
-    where a sink takes nearly all.
-    """
-    largest, visible, bound = figures["max_score"], figures["visible"], amap._bound
-    relative = LogSum(largest, torch.zeros_like(largest))
-    positions = bound.positions(0, bound.T).expand(bound.B, bound.T)
-    first = _first_keys(bound, positions)
-    if distance is None or bound.rule.segments is not None:
-        targets = torch.stack([first, positions - 1, positions], dim=-1)
-        weight, seen, distance = _in_one_pass(amap, relative, targets)
-    else:  # one document, and one first key in each batch element
-        call = (amap._q, amap._k, bound, relative)
-        one, lags = tiled.on_keys(*call, first[:, 0].tolist()), tiled.on_lags(*call, (1, 0))
-        weight, seen = (torch.cat([x[None], y]) for x, y in zip(one, lags, strict=True))
-        weight.clamp_(max=1.0)  # a product of another shape may have been rounded upwards
-    weight *= figures["max_prob"]
-    found = {"distance": (distance, counted)}
-    seen &= counted
-    seen[0] &= visible > 1  # where the first key is the only one it has no choice
-    for n, name in enumerate(KEYS):
-        found[name] = (weight[n], seen[n])
-        found[f"{name}_uniform"] = (1 / visible.double(), seen[n])
+    """Each metric of MAP with the rows that have it, (B, H, T) both."""
+    distance, weights = attended.distance, attended.key_weights
+    assert distance is not None
+    assert weights is not None
+    found = {"distance": (distance.view_as(counted), counted)}
+    for name, weight in zip(KEYS, weights.view(*counted.shape, len(KEYS)).unbind(-1), strict=True):
+        seen = counted & ~weight.isnan()
+        if name == "first_key":
+            seen &= figures["visible"] > 1  # where it is the only one, the row has no choice
+        found[name] = (weight, seen)
+        found[f"{name}_uniform"] = (1 / figures["visible"].double(), seen)
     return found
-
-
-def _in_one_pass(
-    amap: AttentionMap, relative: LogSum, targets: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The weights on the target keys (B, T, n), whether they are seen, (n, B, H, T), and distance.
-
-    One pass over the scores, for an lse of `relative` in every row.
-    """
-    bound, largest = amap._bound, relative.high
-    weight = largest.new_zeros((*largest.shape, targets.shape[-1]))
-    seen = torch.zeros_like(weight, dtype=torch.bool)
-    total, distance = torch.zeros_like(largest), torch.zeros_like(largest)
-    for chunk in chunks(bound):
-        scores = Scores(amap._q, amap._k, bound, chunk)
-        for i0, i1, tiles in blocks(bound, chunk):
-            where = (chunk.b, chunk.h, slice(i0, i1))
-            queries = scores.queries(i0, i1)
-            here = targets[chunk.b, None, i0:i1]  # (b, 1, rows, n)
-            for j0, j1 in tiles:
-                tile, hidden = scores.tile(queries, i0, i1, j0, j1)
-                p = weights_(scores.by_head(tile, i1 - i0), relative[where], hidden)
-                inside = ((here >= j0) & (here < j1)).expand(*p.shape[:3], -1)
-                if inside.any():
-                    at = (here - j0).clamp(0, j1 - j0 - 1).expand_as(inside)
-                    if hidden is not None:
-                        inside = inside & ~hidden.expand(p.shape).gather(-1, at)
-                    seen[where] |= inside
-                    weight[where] += p.gather(-1, at).masked_fill(~inside, 0.0)
-                total[where] += p.sum(dim=-1)
-                apart = bound.apart(i0, i1, j0, j1, chunk.b, largest.dtype)
-                distance[where] += p.mul_(apart).sum(dim=-1)
-    # total is (1 - sink_mass) / max_prob
-    return weight.movedim(-1, 0), seen.movedim(-1, 0), distance / total
-
-
-def _first_keys(bound: BoundRule, positions: Tensor) -> Tensor:
-    """The lowest real key of each query's own document, (B, T); S where there is none."""
-    S, rule = bound.S, bound.rule
-    keys = torch.arange(S, device=bound.device).expand(bound.B, S)
-    document, own = torch.zeros_like(keys), torch.zeros_like(positions)
-    if rule.segments is not None:  # number the documents of each batch element from 0
-        ordered, order = rule.segments.to(bound.device).sort(dim=1)
-        new = ordered.diff(dim=1, prepend=ordered[:, :1]) != 0
-        document = document.scatter(1, order, new.cumsum(dim=1))
-        own = document.gather(1, positions.clamp(0, S - 1))
-        own = own.masked_fill((positions < 0) | (positions >= S), S)  # one without keys
-    if rule.key_mask is not None:
-        keys = keys.masked_fill(~rule.key_mask.to(bound.device), S)
-    first = keys.new_full((bound.B, S + 1), S)
-    return first.scatter_reduce(1, document, keys, "amin").gather(1, own)

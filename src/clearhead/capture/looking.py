@@ -96,8 +96,7 @@ def look(inputs: AttentionInputs, rows: int | None, seed: str) -> Looked:
     for i0, i1 in spans:
         mine, part = rule_of_rows(rule, bound, i0, i1), q[:, :, i0:i1]
         attended = attention(part, k, None, mine, distance=not inputs.cross)
-        amap = None if inputs.cross else AttentionMap(part, k, mine, lse=attended)
-        new = HeadStats.of(attended, amap)
+        new = HeadStats.of(attended)
         stats = new if stats is None else stats.merge(new)
         found.append(attended)
     assert stats is not None
@@ -119,6 +118,7 @@ def check(inputs: AttentionInputs, looked: Looked, seed: str) -> Check:
     if spans == [(0, bound.T)]:
         spans = spans_of(bound.T, CHECKED, seed, TOGETHER)
     rows, gap, allowed = 0, torch.zeros(1), torch.zeros(1)  # the two for each channel of an output
+    longest = _longest(inputs.k) * abs(bound.scale)
     for i0, i1 in spans:
         rule, ours = rule_of_rows(inputs.rule, bound, i0, i1), looked.rows(i0, i1)
         seen = (ours.visible > 0).all(dim=1)  # (B, R): a row that sees nothing is made up by each
@@ -129,7 +129,9 @@ def check(inputs: AttentionInputs, looked: Looked, seed: str) -> Check:
             continue
         off, loss, size = _compared(inputs, rule, ours, seen, (i0, i1))
         # A score is a sum of products, and each rounds: large ones by more than a weight shows.
-        rounded = 2 * torch.finfo(ours.lse.dtype).eps * _largest_products(inputs, ours, i0, i1)
+        # They are below |q| |k| times the scale, or the largest score where a bias is larger.
+        products = max(_longest(inputs.q[:, :, i0:i1]) * longest, _largest_score(ours))
+        rounded = 2 * torch.finfo(ours.lse.dtype).eps * products
         eps = ROUNDINGS[inputs.made.dtype.itemsize > 2] * torch.finfo(inputs.made.dtype).eps
         gap, rows = torch.maximum(gap, off), rows + int(seen.sum())
         allowed = torch.maximum(allowed, SLACK * loss + (eps + rounded) * size)
@@ -152,7 +154,7 @@ def _compared(
     loses, and the largest output."""
     i0, i1 = span
     q, k, v = (x.detach() for x in (inputs.q[:, :, i0:i1], inputs.k, inputs.v))
-    values = v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
+    values = _by_query_head(v, q.shape[1])
     out, mass = _out_of_weights(AttentionMap(q, k, rule, lse=ours), values)
     lost = float((mass + ours.sink_mass - 1).abs().amax(dim=1)[seen].max())
     if not lost <= 16 * torch.finfo(mass.dtype).eps * math.sqrt(k.shape[2]):
@@ -169,16 +171,20 @@ def _compared(
     return gap, loss, size
 
 
-def _largest_products(inputs: AttentionInputs, ours: Attended, i0: int, i1: int) -> float:
-    """|q| |k| times the scale, or the largest score where a bias makes that larger."""
-    D = inputs.q.shape[-1]
-    scale = 1 / math.sqrt(D) if inputs.rule.scale is None else abs(inputs.rule.scale)
-    norms = (x.detach().float().norm(dim=-1).nan_to_num(nan=0.0, posinf=0.0).max()
-             for x in (inputs.q[:, :, i0:i1], inputs.k))  # fmt: skip
-    products = float(math.prod(norms)) * scale
+def _longest(x: Tensor) -> float:
+    """The largest finite norm of the vectors (B, H, n, D)."""
+    return float(x.detach().float().norm(dim=-1).nan_to_num(nan=0.0, posinf=0.0).max())
+
+
+def _largest_score(ours: Attended) -> float:
     scores = ours.max_score.abs()
     scores = scores[scores.isfinite()]
-    return max(products, float(scores.max()) if len(scores) else 0.0)
+    return float(scores.max()) if len(scores) else 0.0
+
+
+def _by_query_head(x: Tensor, n_heads: int) -> Tensor:
+    """(B, G, S, n) as (B, H, S, n): a copy only where heads share."""
+    return x if x.shape[1] == n_heads else x.repeat_interleave(n_heads // x.shape[1], dim=1)
 
 
 def _out_of_weights(amap: AttentionMap, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -209,11 +215,10 @@ def _dense(q: Tensor, k: Tensor, v: Tensor, rule: Rule, dtype: torch.dtype) -> T
     v is (B, H, S, Dv).
     """
     bound = BoundRule(rule, q, k)
-    group = bound.H // bound.G
-    q, k, v = (x.to(dtype) for x in (q, k, v))
-    k = k.repeat_interleave(group, dim=1)
-    scores = (q * bound.scale) @ k.transpose(-1, -2)
-    where = (0, bound.T, 0, bound.S)
+    first, last = bound.keys(0, bound.T)
+    q, k, v = (x.to(dtype) for x in (q, k[:, :, first:last], v[:, :, first:last]))
+    scores = (q * bound.scale) @ _by_query_head(k, bound.H).transpose(-1, -2)
+    where = (0, bound.T, first, last)
     scores = bound.shape_scores_(scores, *where)
     hidden = bound.hidden(*where)
     if hidden is not None:
@@ -221,5 +226,4 @@ def _dense(q: Tensor, k: Tensor, v: Tensor, rule: Rule, dtype: torch.dtype) -> T
     if rule.sinks is not None:
         sink = rule.sinks.to(scores)[None, :, None, None].expand(*scores.shape[:3], 1)
         scores = torch.cat([scores, sink], dim=-1)
-    weights = torch.softmax(scores, dim=-1)[..., : bound.S]
-    return weights.nan_to_num(nan=0.0) @ v
+    return torch.softmax(scores, dim=-1)[..., : last - first] @ v

@@ -38,6 +38,8 @@ class Attended:
     received     (B, H, S) sum of each key's weights over the real queries, when asked for
     top_key      the key of the largest score, the lowest of equals, when asked for
     distance     sum_j p_ij |i + offset - j| / (1 - sink_mass), in keys, when asked for
+    key_scores   (B, H, T, 3) the scores of the first key of the query's own document, of the key
+                 before its own and of its own, with the distance; NaN where it sees no such key
 
     Each is (B, H, T), float32 (float64 for float64), top_key int64. Rows of padding are there like
     all others: average with HeadStats.of, which leaves them out. A row that sees nothing: out,
@@ -59,6 +61,7 @@ class Attended:
     received: Tensor | None = None
     top_key: Tensor | None = None
     distance: Tensor | None = None
+    key_scores: Tensor | None = None
 
     def __repr__(self) -> str:
         """The shapes; printed numbers of a call are pages."""
@@ -71,6 +74,18 @@ class Attended:
         without a gradient."""
         p = torch.exp(self.max_score - self.lse.detach() - self.lse_low)
         return p.masked_fill(self.visible == 0, 0.0)
+
+    @property
+    def key_weights(self) -> Tensor | None:
+        """The weights whose scores are key_scores, (B, H, T, 3), NaN where it sees no such key.
+
+        Relative to the row's largest, which keeps the digits of their ratios where a sink takes
+        nearly all.
+        """
+        if self.key_scores is None:
+            return None
+        relative = torch.exp(self.key_scores - self.max_score.unsqueeze(-1))
+        return relative * self.max_prob.unsqueeze(-1)
 
     @property
     def normalized_entropy(self) -> Tensor:
@@ -119,7 +134,8 @@ def attention(
     impl      "auto", or "tiled" for the tile loop in PyTorch; which one ran is in `.impl`
     received  also sum each key's weights: a second pass over the scores
     top       also find each row's top key: a second pass over the scores
-    distance  also sum how far each row looks, in the same pass: HeadStats.of needs none of its own
+    distance  also sum how far each row looks, and keep its scores of three keys (key_scores), in
+              the same pass: HeadStats.of needs none of its own
     dropout   the probability that a weight does not reach `out`, where the others grow by
               1 / (1 - dropout); nothing else of the result notices. Drawn from torch's global
               random numbers
@@ -142,7 +158,7 @@ def attention(
     lead = q.shape[:-2]  # as many leading axes as came in
     as_q = {
         name: x.reshape(*lead, *x.shape[2:])
-        for name in ("out", *_ROWS, "received", "top_key", "distance")
+        for name in ("out", *_ROWS, "received", "top_key", "distance", "key_scores")
         if (x := getattr(attended, name)) is not None
     }
     return replace(attended, **as_q)
@@ -194,7 +210,7 @@ def _bind(
 
 def _attend(inputs: _Inputs, asked: _Asked, received: bool, top: bool) -> Attended:
     out, *rows = _Attention.apply(*inputs, asked)  # type: ignore[no-untyped-call]
-    lse, entropy, lse_low, max_score, mean_key, visible, far = rows
+    lse, entropy, lse_low, max_score, mean_key, visible, far, key_scores = rows
     (q, k, *_), bound = inputs, asked.bound
     with torch.no_grad():
         logsum = LogSum(lse, lse_low)
@@ -207,7 +223,7 @@ def _attend(inputs: _Inputs, asked: _Asked, received: bool, top: bool) -> Attend
             rule=bound.rule, n_keys=bound.S, impl="tiled",
             received=tiled.column_sums(q, k, logsum, bound) if received else None,
             top_key=tiled.top_keys(q, k, max_score, bound) if top else None,
-            distance=far,
+            distance=far, key_scores=key_scores,
         )  # fmt: skip
 
 
@@ -230,7 +246,10 @@ class _Attention(torch.autograd.Function):
         ctx.save_for_backward(q, k, v, bias, sinks, rows.out, rows.lse, rows.lse_low, rows.entropy)
         ctx.asked = asked
         ctx.set_materialize_grads(False)  # a gradient that is not there stays None
-        rest = rows.lse_low, rows.max_score, rows.mean_key, rows.visible, rows.distance
+        rest = (
+            rows.lse_low, rows.max_score, rows.mean_key, rows.visible, rows.distance,
+            rows.key_scores,
+        )  # fmt: skip
         ctx.mark_non_differentiable(*(x for x in rest if x is not None))
         return rows.out, rows.lse, rows.entropy, *rest
 

@@ -43,14 +43,16 @@ class Rows:
     mean_key: Tensor | None = None
     visible: Tensor | None = None
     distance: Tensor | None = None
+    key_scores: Tensor | None = None  # (B, H, T, 3), of BoundRule.places; NaN where not seen
 
     def spoil(self, bad: Tensor) -> None:
         """Make the rows of `bad` (B, H, T) NaN."""
         for x in (self.lse, self.entropy, self.max_score, self.mean_key, self.distance):
             if x is not None:
                 x.masked_fill_(bad, torch.nan)
-        if self.out is not None:
-            self.out.masked_fill_(bad[..., None], torch.nan)
+        for x in (self.out, self.key_scores):
+            if x is not None:
+                x.masked_fill_(bad[..., None], torch.nan)
 
 
 def forward(
@@ -59,8 +61,8 @@ def forward(
 ) -> Rows:  # fmt: skip
     """The rows of a call: q (B, H, T, D), k (B, G, S, D), v (B, G, S, Dv) or None.
 
-    Without `figures`, out and lse alone; `distance` is one more. Dropout touches out and nothing
-    else.
+    Without `figures`, out and lse alone; `distance` brings key_scores along. Dropout touches out
+    and nothing else.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     n_values = 0 if v is None else v.shape[-1]
@@ -68,6 +70,10 @@ def forward(
     per_row += ["distance"] if distance else []
     result = {name: q.new_empty((bound.B, bound.H, bound.T), dtype=dtype) for name in per_row}
     visible = torch.empty_like(result["lse"]) if figures else None
+    places = key_scores = None
+    if distance:
+        places = bound.places()
+        key_scores = q.new_full((bound.B, bound.H, bound.T, 3), torch.nan, dtype=dtype)
     if v is not None:
         result["out"] = q.new_empty((bound.B, bound.H, bound.T, n_values))
     positions = torch.arange(bound.S, dtype=dtype, device=q.device)
@@ -85,8 +91,12 @@ def forward(
                 kept = apart = None
                 if dropout is not None:
                     kept = dropout.kept_(scores.room(2, *shape), chunk, i0, j0)
-                if distance:
+                if places is not None and key_scores is not None:
                     apart = bound.apart(i0, i1, j0, j1, chunk.b, dtype)
+                    pick_(
+                        key_scores[chunk.b, chunk.h, i0:i1], scores.by_head(tile, i1 - i0), hidden,
+                        places[chunk.b, None, i0:i1] - j0,
+                    )  # fmt: skip
                 absorb(
                     part, tile,
                     positions=positions[j0:j1] if figures else None,
@@ -102,7 +112,21 @@ def forward(
                 rows[where] = getattr(done, name)
             if visible is not None:
                 visible[where] = seen  # a number that all share, or (b, h, rows)
-    return Rows(**result, visible=visible)
+    return Rows(**result, visible=visible, key_scores=key_scores)
+
+
+def pick_(found: Tensor, tile: Tensor, hidden: Tensor | None, at: Tensor) -> None:
+    """Put the scores of a tile's keys `at` (b, 1, rows, n) into `found` (b, h, rows, n).
+
+    Where there is no such key in the tile, or it is hidden, `found` stays as it is.
+    """
+    here = (at >= 0) & (at < tile.shape[-1])
+    if not here.any():
+        return
+    at = at.clamp(0, tile.shape[-1] - 1).expand(found.shape)
+    if hidden is not None:
+        here = here & ~hidden.expand(tile.shape).gather(-1, at)
+    found.copy_(torch.where(here, tile.gather(-1, at), found))
 
 
 def shaped(part: Partial, scores: Scores, n_rows: int) -> Partial:
@@ -164,73 +188,52 @@ def rows_that_see(keys: Tensor, bound: BoundRule) -> Tensor:
     return sees
 
 
-def on_keys(
-    q: Tensor, k: Tensor, bound: BoundRule, lse: LogSum, keys: Sequence[int]
-) -> tuple[Tensor, Tensor]:
-    """Every row's weight on the key of its batch element, and whether it sees it, (B, H, T) both.
-
-    0 and False where there is no such key. O(T D).
-    """
-    weight, seen = torch.zeros_like(lse.high), torch.zeros_like(lse.high, dtype=torch.bool)
+def on_key(q: Tensor, k: Tensor, bound: BoundRule, lse: LogSum, j: int) -> Tensor:
+    """Every row's weight on key j, (B, H, T), 0 where it does not see it. O(T D)."""
+    weight = torch.zeros_like(lse.high)
+    j0 = max(0, min(j, bound.S - FEWEST))
+    j1 = min(j0 + FEWEST, bound.S)
     for chunk in chunks(bound):
-        for b in _alike(chunk.b, keys):
-            j, scores = keys[b.start], Scores(q, k, bound, replace(chunk, b=b))
-            j0 = max(0, min(j, bound.S - FEWEST))
-            rows = max(chunk.rows, chunk.rows * KEYS // FEWEST)
-            for i0 in range(0, bound.T, rows):
-                i1 = min(i0 + rows, bound.T)
-                first, last = bound.keys(i0, i1, b)
-                if not first <= j < last:
-                    continue
-                j1 = min(j0 + FEWEST, bound.S)
-                tile, hidden = scores.tile(scores.queries(i0, i1), i0, i1, j0, j1)
-                cell = scores.by_head(tile, i1 - i0)[..., j - j0 : j - j0 + 1]
-                if hidden is not None:
-                    hidden = hidden.expand(*cell.shape[:-1], -1)[..., j - j0 : j - j0 + 1]
-                where = (b, chunk.h, slice(i0, i1))
-                weight[where] = weights_(cell, lse[where], hidden)[..., 0]
-                seen[where] = True if hidden is None else ~hidden[..., 0]
-    return weight, seen
+        scores = Scores(q, k, bound, chunk)
+        rows = max(chunk.rows, chunk.rows * KEYS // FEWEST)
+        for i0 in range(0, bound.T, rows):
+            i1 = min(i0 + rows, bound.T)
+            first, last = bound.keys(i0, i1, chunk.b)
+            if not first <= j < last:
+                continue
+            tile, hidden = scores.tile(scores.queries(i0, i1), i0, i1, j0, j1)
+            tile = scores.by_head(tile, i1 - i0)
+            hidden = None if hidden is None else hidden.expand(tile.shape)[..., j - j0, None]
+            where = (chunk.b, chunk.h, slice(i0, i1))
+            weight[where] = weights_(tile[..., j - j0, None], lse[where], hidden)[..., 0]
+    return weight
 
 
-def on_lags(
-    q: Tensor, k: Tensor, bound: BoundRule, lse: LogSum, lags: Sequence[int]
-) -> tuple[Tensor, Tensor]:
-    """Every row's weight on key i + offset - n, and whether it sees it, (lags, B, H, T) both.
-
-    0 and False where there is no such key. Lags that lie together cost as much as one: O(T D).
-    """
-    weight = lse.high.new_zeros((len(lags), *lse.high.shape))
-    seen = torch.zeros_like(weight, dtype=torch.bool)
+def on_lag(q: Tensor, k: Tensor, bound: BoundRule, lse: LogSum, lag: int) -> Tensor:
+    """Every row's weight on key i + offset - lag, (B, H, T), 0 where it sees none. O(T D)."""
+    found = torch.full_like(lse.high, -torch.inf)
+    seen = torch.zeros_like(found, dtype=torch.bool)
     every = Chunk(slice(0, bound.B), slice(0, bound.G), slice(0, bound.H), DIAGONAL)
     small = 0 < bound.B * bound.H * DIAGONAL**2 <= ELEMENTS
     for chunk in [every] if small else chunks(bound):
         for b in _alike(chunk.b, bound._offsets):  # an offset of its own is a diagonal of its own
             offset, scores = bound._offsets[b.start], Scores(q, k, bound, replace(chunk, b=b))
-            first = max(0, min(lags) - offset)
-            last = min(bound.T, bound.S + max(lags) - offset)
+            first, last = max(0, lag - offset), min(bound.T, bound.S + lag - offset)
             for i1 in range(first + DIAGONAL, last + DIAGONAL, DIAGONAL):
                 i1 = min(i1, last)
                 i0 = max(first, i1 - DIAGONAL)  # the last of them is as tall as the others
-                j0, j1 = max(0, i0 + offset - max(lags)), min(bound.S, i1 + offset - min(lags))
-                if j0 >= j1:
+                if i0 >= i1:
                     continue
+                j0, j1 = i0 + offset - lag, i1 + offset - lag
                 tile, hidden = scores.tile(scores.queries(i0, i1), i0, i1, j0, j1)
+                where = (b, chunk.h, slice(i0, i1))
                 tile = scores.by_head(tile, i1 - i0)
-                hidden = None if hidden is None else hidden.expand(tile.shape)
-                for n, lag in enumerate(lags):
-                    at = i0 + offset - lag - j0  # the column of the key of row i0
-                    cell = _diagonal(tile, at)
-                    row = i0 + max(0, -at)
-                    where = (b, chunk.h, slice(row, row + cell.shape[2]))
-                    weight[n][where] = cell
-                    seen[n][where] = True if hidden is None else ~_diagonal(hidden, at)
-    return torch.stack([_weights_of(x, lse, ~s) for x, s in zip(weight, seen, strict=True)]), seen
-
-
-def _weights_of(scores: Tensor, lse: LogSum, hidden: Tensor) -> Tensor:
-    """The weights of one score a row (B, H, T), 0 where hidden."""
-    return weights_(scores.unsqueeze(-1), lse, hidden.unsqueeze(-1)).squeeze(-1)
+                found[where] = tile.diagonal(dim1=-2, dim2=-1)
+                seen[where] = (
+                    True if hidden is None
+                    else ~hidden.expand(tile.shape).diagonal(dim1=-2, dim2=-1)
+                )  # fmt: skip
+    return weights_(found.unsqueeze(-1), lse, ~seen.unsqueeze(-1)).squeeze(-1)
 
 
 def _alike(b: slice, per_batch: Sequence[int]) -> list[slice]:
@@ -238,8 +241,3 @@ def _alike(b: slice, per_batch: Sequence[int]) -> list[slice]:
     if len(set(per_batch[b])) < 2:
         return [b]
     return [slice(x, x + 1) for x in range(b.start, b.stop)]
-
-
-def _diagonal(tile: Tensor, at: int) -> Tensor:
-    """(b, h, n, m) -> (b, h, cells), from column `at` of the first row, or down to column 0."""
-    return tile.diagonal(at, dim1=-2, dim2=-1)
