@@ -1,6 +1,7 @@
 """Running the program as a person does: in a process of its own, from a folder of its own."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -45,3 +46,17 @@ def one_line(done) -> str:
     lines = done.stderr.splitlines()
     assert len(lines) == 1, done.stderr
     return lines[0]
+
+
+class KilledAtStep:
+    """os, but the process dies at the n-th of these calls."""
+
+    def __init__(self, steps: int, *names: str) -> None:
+        self.left, self.names = steps, names
+
+    def __getattr__(self, name):
+        if name in self.names:
+            if self.left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            self.left -= 1
+        return getattr(os, name)

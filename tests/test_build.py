@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 from packaging.requirements import Requirement
-from programs import BUILD, CLEARHEAD, ROOT, one_line, run
+from programs import BUILD, CLEARHEAD, ROOT, KilledAtStep, one_line, run
 
 from clearhead import demo, files, scratch
 from clearhead.cli import main
@@ -360,7 +360,7 @@ def test_killed_at_any_moment_the_files_are_whole(tmp_path, monkeypatch):
         files.write_files(tmp_path, old)
         child = os.fork()
         if child == 0:
-            files.os = KilledAtStep(steps)
+            files.os = KilledAtStep(steps, "fsync", "replace")
             files.write_files(tmp_path, new)
             os._exit(0)
         _, status = os.waitpid(child, 0)
@@ -371,20 +371,6 @@ def test_killed_at_any_moment_the_files_are_whole(tmp_path, monkeypatch):
         assert os.WTERMSIG(status) == signal.SIGKILL
         steps += 1
     assert steps == 6  # three files flushed, three moved into place
-
-
-class KilledAtStep:
-    """os, but the process dies at the n-th flush or move."""
-
-    def __init__(self, steps: int) -> None:
-        self.left = steps
-
-    def __getattr__(self, name):
-        if name in ("fsync", "replace"):
-            if self.left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            self.left -= 1
-        return getattr(os, name)
 
 
 def test_closed_standard_streams_do_not_fail_the_work(tmp_path):

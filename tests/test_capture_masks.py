@@ -7,9 +7,10 @@ import weakref
 from types import SimpleNamespace
 
 import dense
+import engine_laws
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -21,14 +22,7 @@ from clearhead.rule import Rule
 
 LOWEST = torch.finfo(torch.float32).min
 
-some = settings(
-    max_examples=60,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    phases=[Phase.generate],
-    suppress_health_check=[HealthCheck.function_scoped_fixture],  # tile_size sets, and that is all
-)
+some = engine_laws.some(60)
 
 
 @pytest.fixture(params=["real tiles", "tiny tiles"])

@@ -2,9 +2,10 @@
 
 import math
 
+import engine_laws
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clearhead import cells as cells_module
@@ -15,14 +16,7 @@ from clearhead.engine.tiles import Scores
 from clearhead.map import AttentionMap, Pooled
 from clearhead.rule import Rule
 
-some = settings(
-    max_examples=25,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    phases=[Phase.generate],
-    suppress_health_check=[HealthCheck.function_scoped_fixture],  # tile_size sets, and that is all
-)
+some = engine_laws.some(25)
 
 
 def randn(*shape, seed=0, dtype=torch.float32):

@@ -5,10 +5,11 @@ import math
 from pathlib import Path
 from types import ModuleType
 
+import engine_laws
 import pytest
 import torch
 from dense import attend, visible
-from hypothesis import Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import clearhead.rolekeys
@@ -20,9 +21,7 @@ from clearhead.probe import PERIOD, REPEATS, TEXTS, probe_heads, repeated_tokens
 from clearhead.roles import MIN_ROWS, ROLES, Evidence, gather, name_roles
 from clearhead.rule import Rule
 
-some = settings(
-    max_examples=40, deadline=None, derandomize=True, database=None, phases=[Phase.generate]
-)
+some = engine_laws.some(40)
 OPTIONS = (
     "causal", "offset", "offsets", "window", "local", "padding", "query_mask", "segments", "mask",
     "sinks", "alibi", "softcap", "bias", "tokens", "delimiters",

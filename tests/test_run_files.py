@@ -15,6 +15,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from programs import KilledAtStep
 from test_run import BIAS, B, D, G, H, L, a_run, call_of, close, randn, run_of, some
 
 from clearhead import files
@@ -251,20 +252,6 @@ def test_saved_over_itself_it_is_still_there(tmp_path):
     same(found, load(tmp_path))
 
 
-class KilledAtStep:
-    """os, but the process dies at the n-th of these."""
-
-    def __init__(self, steps: int) -> None:
-        self.left = steps
-
-    def __getattr__(self, name):
-        if name in ("fsync", "replace", "chmod", "open", "close"):
-            if self.left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            self.left -= 1
-        return getattr(os, name)
-
-
 @pytest.mark.parametrize("there", [True, False], ids=["a run before", "none before"])
 def test_killed_at_any_moment_there_is_the_run_before_or_this_one(tmp_path, there):
     calls = a_run().calls
@@ -276,7 +263,9 @@ def test_killed_at_any_moment_there_is_the_run_before_or_this_one(tmp_path, ther
             a.save(folder)
         child = os.fork()
         if child == 0:
-            files.os = runwriter.os = KilledAtStep(steps)
+            files.os = runwriter.os = KilledAtStep(
+                steps, "fsync", "replace", "chmod", "open", "close"
+            )
             b.save(folder)
             os._exit(0)
         _, status = os.waitpid(child, 0)

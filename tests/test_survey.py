@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from programs import CLEARHEAD, ROOT, run
+from programs import CLEARHEAD, ROOT, KilledAtStep, run
 
 from clearhead import files, inspection, survey
 from clearhead.capture import observer
@@ -251,20 +251,6 @@ def test_an_error_in_the_middle_of_a_window_counts_nothing_twice(
         same(uninterrupted, whole(subject, corpus, tmp_path / f"{n}"))
 
 
-class KilledAtStep:
-    """os, but the process dies at the n-th of these."""
-
-    def __init__(self, steps: int) -> None:
-        self.left = steps
-
-    def __getattr__(self, name):
-        if name in ("fsync", "replace", "open", "close", "link"):
-            if self.left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            self.left -= 1
-        return getattr(os, name)
-
-
 @FORKS
 def test_killed_at_any_moment_it_goes_on_to_the_very_same_run(
     subject, corpus, tmp_path, monkeypatch
@@ -280,7 +266,7 @@ def test_killed_at_any_moment_it_goes_on_to_the_very_same_run(
         child = os.fork()
         if child == 0:
             torch.set_num_threads(1)
-            files.os = writer.os = KilledAtStep(steps)
+            files.os = writer.os = KilledAtStep(steps, "fsync", "replace", "open", "close", "link")
             read_corpus(subject, corpus, ASKED, folder)
             os._exit(0)
         _, status = os.waitpid(child, 0)
@@ -349,7 +335,7 @@ def test_a_damaged_progress_is_told_and_not_believed(subject, corpus, tmp_path):
 def test_a_second_copy_at_once_is_refused(subject, corpus, tmp_path):
     folder = folder_of(tmp_path / "run", {".corpus-0.lock": ""})
     told = pytest.raises(OSError, match="another copy reads a corpus into it")
-    with ranks.alone(folder, 0), told:
+    with files.alone(folder / ".corpus-0.lock", "told elsewhere"), told:
         read_corpus(subject, corpus, ASKED, folder)
     assert read_corpus(subject, corpus, ASKED, tmp_path / "run")
 

@@ -18,26 +18,7 @@ from torch import Tensor, nn
 
 from clearhead.files import write_files
 
-CHECKPOINT, METRICS, LOCK = "checkpoint.safetensors", "metrics.jsonl", ".lock"
-
-
-@contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Raise OSError where another process trains in `folder`; hold it for as long as we do."""
-    try:
-        import fcntl
-    except ImportError:  # Windows: nobody is kept out
-        yield
-        return
-    with open(folder / LOCK, "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise BlockingIOError(
-                error.errno, "another training writes there; wait for it or choose another --out",
-                str(folder),
-            ) from error  # fmt: skip
-        yield
+CHECKPOINT, METRICS = "checkpoint.safetensors", "metrics.jsonl"
 
 
 @contextmanager

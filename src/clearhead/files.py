@@ -5,8 +5,28 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+
+
+@contextmanager
+def alone(lock: Path, why: str) -> Iterator[None]:
+    """Hold a lock file for as long as we do; OSError with these words where another process does.
+
+    The words are those after the folder's name. On Windows nobody is kept out.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with open(lock, "w") as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise BlockingIOError(error.errno, why, str(lock.parent)) from error
+        yield
 
 
 def json_text(value: object) -> str:

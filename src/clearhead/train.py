@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from clearhead import checkpoint
 from clearhead.corpus import Corpus, batch, windows
-from clearhead.files import make_directory, write_files
+from clearhead.files import alone, make_directory, write_files
 from clearhead.gpt import GPTConfig, TinyGPT
 from clearhead.probe import probe_heads
 from clearhead.recipe import Settings
@@ -245,7 +245,8 @@ def run(training: Training, folder: Path) -> Iterator[Record]:
     """
     make_directory(folder)
     lines = folder / checkpoint.METRICS
-    with checkpoint.alone(folder), checkpoint.heard_later() as stop:
+    others = "another training writes there; wait for it or choose another --out"
+    with alone(folder / ".lock", others), checkpoint.heard_later() as stop:
         for part in folder.glob(".*.part"):  # of a save that was killed
             part.unlink(missing_ok=True)
         checkpoint.rewind(lines, training.step if training.step else -1)

@@ -21,13 +21,13 @@ import torch
 
 from clearhead.capture import Observer, observe
 from clearhead.capture.keeping import count_check, versions
-from clearhead.files import make_directory
+from clearhead.files import alone, make_directory
 from clearhead.inspection import TEXT, Asked, Collector, Glance, beside, glance, name_heads
 from clearhead.run import Run
 from clearhead.run.writer import RunWriter
 from clearhead.subject import Subject
 from clearhead.survey import progress as kept
-from clearhead.survey.job import DONE, Ranks, alone, heard, ranks
+from clearhead.survey.job import DONE, Ranks, heard, ranks
 from clearhead.survey.progress import Progress
 from clearhead.survey.texts import Text, Texts, shown
 
@@ -74,7 +74,12 @@ def survey(
     with RunWriter(folder):  # may a run be put there? Better asked now
         pass
     seen = glance(subject, subject.windows(TEXT)[0])
-    with ranks(subject.device) as mine, alone(folder, mine.rank), heard(mine.world) as pressed:
+    others = "another copy reads a corpus into it; wait, or choose another --save"
+    with (
+        ranks(subject.device) as mine,
+        alone(folder / f".corpus-{mine.rank}.lock", others),
+        heard(mine.world) as pressed,
+    ):
         identity = identity_of(subject, texts, asked, most, mine.world)
         if not mine.same(json.dumps(identity)):
             raise ValueError(

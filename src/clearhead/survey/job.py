@@ -13,14 +13,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from clearhead.checkpoint import heard_later
 
-LOCK = ".corpus-{}.lock"
 SILENCE = 600.0  # seconds without a sign after which a process counts as dead
 SIGN = 5.0  # seconds between two signs
 LOOK = 0.1  # seconds between two looks at the others
@@ -170,25 +168,6 @@ def _gone(what: str) -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise ConnectionError(f"{what} ({str(error).splitlines()[0]})") from error
-
-
-@contextmanager
-def alone(folder: Path, rank: int) -> Iterator[None]:
-    """Raise OSError where another copy reads a corpus into this folder."""
-    try:
-        import fcntl
-    except ImportError:  # Windows: nobody is kept out
-        yield
-        return
-    with open(folder / LOCK.format(rank), "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise BlockingIOError(
-                error.errno, "another copy reads a corpus into it; wait, or choose another --save",
-                str(folder),
-            ) from error  # fmt: skip
-        yield
 
 
 @contextmanager
