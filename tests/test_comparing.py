@@ -508,12 +508,53 @@ def test_a_metric_that_is_no_entropy_falls_and_rises() -> None:
     wide = [8 + x for x in values(20, 1)]
     a = run_of(stats_of(wide, wide, wide, wide, wide, wide, wide))
     b = run_of(stats_of(wide, *[[x - 7 - h for x in wide] for h in range(6)]))
-    lines = view.table(compare([("A", a), ("B", b)], "max_score"))
+    lines = view.table(compare([("A", a), ("B", b), ("C", b)], "max_score"))
     (said,) = [line for line in lines if line.startswith("fell first")]
     assert said.startswith(
         "fell first: head 0.6 at B (max score 8.4 -> -3.6), and there too: 0.5, 0.4"
     )
     assert "more" in said + lines[lines.index(said) + 1]
+
+
+def test_between_two_runs_nobody_is_first() -> None:
+    wide = [0.5 + 0.2 * (x - 0.5) for x in values(60, 1)]
+    ends = [wide, [x / 5 for x in wide], [x / 2 for x in wide], [0.97 + x / 50 for x in wide],
+            [x + 0.2 for x in wide]]  # fmt: skip
+    runs = [("A", run_of(stats_of(*[wide] * 5))), ("B", run_of(stats_of(*ends)))]
+    lines = view.table(compare(runs))
+    at = lines.index("collapsed in B: head 0.1 (.50 -> .10)")
+    assert lines[at + 1 : at + 5] == [
+        "narrowed in B: head 0.2 (.50 -> .25)", "exploded in B: head 0.3 (.50 -> .98)",
+        "widened in B: head 0.4 (.50 -> .70)", "",
+    ]  # fmt: skip
+    assert "first: head" not in "\n".join(lines)
+    assert lines[3].endswith("share  left")
+    (gone,) = [line for line in lines if line.startswith("0.1")]
+    assert gone.endswith("  below")
+    nats = [[3 * x for x in head] for head in (wide, ends[1])]
+    runs = [("A", run_of(stats_of(nats[0]))), ("B", run_of(stats_of(nats[1])))]
+    assert "narrowed in B: head 0.0 (1.50 -> 0.30)" in view.table(compare(runs, "entropy"))
+
+
+def test_a_move_within_what_the_rows_of_both_runs_differ_is_not_called_one() -> None:
+    """It left the narrow range of the first run, and yet the rows of the two hardly differ."""
+    still, wide = [0.30] * 40, [0.35 + 0.4 * (x - 0.5) for x in values(40, 2)]
+    runs = [("A", run_of(stats_of(still))), ("B", run_of(stats_of(wide)))]
+    for course in (runs, [*runs, ("C", runs[1][1])]):
+        found = compare(course)
+        assert found.rows[0].left == "B"
+        assert abs(found.rows[0].effect) < 1
+        (said,) = [line for line in view.table(found) if line.startswith("no head left")]
+        assert said.startswith("no head left its range clearly")
+        assert not any(word in line for line in view.table(found) for word in view.WORDS)
+
+
+def test_a_head_that_left_and_went_on_is_named_by_where_it_came() -> None:
+    wide = [0.5 + 0.2 * (x - 0.5) for x in values(60, 1)]
+    course = [wide, [x - 0.1 for x in wide], [x / 10 for x in wide], [x / 4 for x in wide]]
+    runs = [(f"step-{n}", run_of(stats_of(head))) for n, head in enumerate(course)]
+    line = "collapsed first: head 0.0 at step-1 (normalized entropy .50 -> .40, then .05 at step-2)"
+    assert line in " ".join(" ".join(view.table(compare(runs))).split())
 
 
 def test_bars_reach_from_zero_to_the_largest_mean_where_there_is_no_scale() -> None:
@@ -603,7 +644,7 @@ def test_one_head_of_one_row() -> None:
     lines = view.table(found)
     assert lines[0] == "compared  normalized entropy of 1 head: A -> B"
     (shown,) = [line for line in lines if line.startswith("0.0 ")]
-    assert shown.split() == ["0.0", "-", ".50", ".25", "-.25", "-25.0", "1.00", "B,", "below"]
+    assert shown.split() == ["0.0", "-", ".50", ".25", "-.25", "-25.0", "1.00", "below"]
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])

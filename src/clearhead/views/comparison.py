@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 SIZES = {"entropy": 2, "distance": 1, "max_score": 1}
 STILL = 1e-4  # of 1, or of a mean where it is larger: what another machine's rounding may change
 NAMED = 4  # heads named in a sentence
+WORDS = ("collapsed", "narrowed", "fell", "exploded", "widened", "rose")
+CLEAR = 1.0  # effect: the means are as far apart as the rows of the two runs are
+COLLAPSED, EXPLODED = 0.15, 0.85  # normalized entropy: nearly all on one key, nearly even
 
 
 # Records ------------------------------------------------------------------------------------------
@@ -76,7 +79,8 @@ def table(
     shown = order[:top]
     heads = ["head", "role", "first", "last", "moved", "effect", "share"]
     grid = [heads, *(_cells(row, comparison.metric) for row in shown)]
-    left = ["left at", *(_left(row) for row in shown)]
+    two = len(comparison.names) == 2
+    left = ["left" if two else "left at", *(_left(row, two) for row in shown)]
     wide = [max(map(columns, column)) for column in zip(*grid, strict=True)]
     # What is free goes to the roles and the names of runs, and what they leave to the bars.
     free = width - sum(wide) + wide[1] - 2 * len(wide)
@@ -134,8 +138,10 @@ def _signed(x: float | None, metric: str) -> str:
     return text if nothing else ("-" if x is not None and x < 0 else "+") + text
 
 
-def _left(row: HeadChange) -> str:
-    return "-" if row.left is None else f"{row.left}, {row.side}"
+def _left(row: HeadChange, two: bool) -> str:
+    if row.left is None:
+        return "-"
+    return str(row.side) if two else f"{row.left}, {row.side}"
 
 
 def _bars(metric: str, rows: Sequence[HeadChange]) -> list[str]:
@@ -194,38 +200,75 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def _who_left(comparison: Comparison) -> list[str]:
-    """Who collapsed and who exploded first, in words; or that nobody did, or that nothing moved."""
-    entropy = comparison.metric in ("entropy", "normalized_entropy")
-    words = {
-        "below": "collapsed" if entropy else "fell",
-        "above": "exploded" if entropy else "rose",
-    }
-    said = []
-    for side, word in words.items():
-        gone = [row for row in comparison.first if row.side == side]
-        at_once = [row for row in gone if row.left_at == gone[0].left_at]
-        if not at_once:
-            continue
-        best, *others = at_once
-        mean = best.means[best.left_at or 0]
-        text = (
-            f"{word} first: head {best.head} at {_tail(best.left or '', 40)} "
-            f"({comparison.metric.replace('_', ' ')} "
-            f"{_figure(best.means[0], comparison.metric)} -> {_figure(mean, comparison.metric)})"
-        )
-        if others:
-            more = [row.head for row in others[:NAMED]]
-            more += [f"{len(others) - NAMED:,} more"] * (len(others) > NAMED)
-            text += f", and there too: {', '.join(more)}"
-        said.append((best.left_at or 0, text))
-    if said:
-        return [text for _, text in sorted(said, key=lambda one: one[0])]
+    """Who left their range clearly, in words: of a course who was first, of two runs who did.
+
+    A move is clear where it is as large as the rows of both runs lie apart.
+    """
+    gone: dict[str, list[HeadChange]] = {}
+    for row in comparison.first:
+        if abs(row.effects[row.left_at or 0] or 0.0) >= CLEAR:
+            gone.setdefault(_word(row, comparison.metric), []).append(row)
+    if gone:
+        say = _of_two if len(comparison.names) == 2 else _of_a_course
+        order = sorted(gone, key=lambda word: (gone[word][0].left_at or 0, WORDS.index(word)))
+        return [say(word, gone[word], comparison) for word in order]
     most, still = _largest_move(comparison)
     if still:
         return [
             "nothing moved: " + (f"no mean by more than {most:.1g}" if most else "no mean at all")
         ]
+    if comparison.first:
+        return ["no head left its range clearly: none moved as far as the rows of both runs lie "
+                "apart (an effect of 1)"]  # fmt: skip
     return ["no head left its range"]
+
+
+def _word(row: HeadChange, metric: str) -> str:
+    """What became of a head that left its range, by the mean that is farthest out from then on."""
+    above = row.side == "above"
+    if metric not in ("entropy", "normalized_entropy"):
+        return "rose" if above else "fell"
+    farthest = row.means[_farthest(row)] or 0.0
+    if metric == "normalized_entropy" and not COLLAPSED < farthest < EXPLODED:
+        return "exploded" if above else "collapsed"
+    return "widened" if above else "narrowed"
+
+
+def _farthest(row: HeadChange) -> int:
+    """The number of the run whose mean is farthest out, from the one on in which it left."""
+    sign = 1 if row.side == "above" else -1
+    later = [(sign * mean, -n) for n, mean in enumerate(row.means)
+             if mean is not None and n >= (row.left_at or 0)]  # fmt: skip
+    return -max(later)[1]
+
+
+def _of_a_course(word: str, gone: Sequence[HeadChange], comparison: Comparison) -> str:
+    best, *others = [row for row in gone if row.left_at == gone[0].left_at]
+    at, end = best.left_at or 0, _farthest(best)
+    name = comparison.metric.replace("_", " ")
+    first, left, last = (_figure(best.means[n], comparison.metric) for n in (0, at, end))
+    then = f", then {last} at {_tail(comparison.names[end], 40)}" if last != left else ""
+    text = (
+        f"{word} first: head {best.head} at {_tail(best.left or '', 40)} ({name} {first} -> {left}"
+        f"{then})"
+    )
+    if others:
+        more = [row.head for row in others[:NAMED]]
+        more += [f"{len(others) - NAMED:,} more"] * (len(others) > NAMED)
+        text += f", and there too: {', '.join(more)}"
+    return text
+
+
+def _of_two(word: str, gone: Sequence[HeadChange], comparison: Comparison) -> str:
+    """Between two runs nobody is first."""
+    metric = comparison.metric
+    each = [
+        f"{row.head} ({_figure(row.means[0], metric)} -> {_figure(row.means[-1], metric)})"
+        for row in gone[:NAMED]
+    ]
+    each += [f"{len(gone) - NAMED:,} more"] * (len(gone) > NAMED)
+    heads = f"head{'s' * (len(gone) != 1)}"
+    return f"{word} in {_tail(comparison.names[-1], 40)}: {heads} {', '.join(each)}"
 
 
 def _largest_move(comparison: Comparison) -> tuple[float, bool]:
@@ -246,7 +289,9 @@ def _legend(comparison: Comparison, trend: bool, width: int) -> list[str]:
         "least .01). It says how large a change is, not how certain: rows of one text are no "
         "independent samples.",
         "share: of the rows, how many at least changed their bin of the histogram.",
-        "left at: the first run whose mean is more than a spread from the first run's.",
+        "left: the last run's mean is more than a spread from the first run's."
+        if len(comparison.names) == 2
+        else "left at: the first run whose mean is more than a spread from the first run's.",
     ]
     said += ["means: of each run, in order, as bars."] * trend
     return [line for text in said for line in textwrap.wrap(text, width)]
