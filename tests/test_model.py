@@ -196,13 +196,14 @@ def test_the_titles_of_the_picture_fit_their_panels(text, monkeypatch):
     learned.picture(change)
     axes = [ax for ax in figures[0].axes if ax.images]
     pairs = list(zip(axes[::2], axes[1::2], strict=True))
-    names = [before.get_title("left").split()[0] for before, _ in pairs]
+    names = [before.get_title("left").split()[1].strip(",") for before, _ in pairs]
     assert len(set(names)) == len(names) == learned.PAIRS
     for name, (before, after) in zip(names, pairs, strict=True):
         heads = dict(zip(change.trained.names, range(99), strict=False))
         was, now = (x.figures[heads[name]] for x in (change.untrained, change.trained))
         assert f"{was.entropy:.2f} nats" in before.get_title("left")
-        assert f"{name} trained: " in after.get_title("left")
+        assert f"head {name}, trained: " in after.get_title("left")
+        assert len(after.get_title("left").split("\n")[1].split()) >= 2, "what it is shown for"
         assert f"{now.entropy:.2f} nats" in after.get_title("left")
     drawn = [
         next(t for t in ax.findobj(Text) if t.get_text() == ax.get_title("left")) for ax in axes

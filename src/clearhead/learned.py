@@ -29,7 +29,10 @@ MODEL = "tiny-en"
 SENTENCE = "Kubla Khan, Kubla Khan, where is Kubla Khan?"
 PICTURE, NUMBERS = "trained_heads.png", "trained.json"
 PAIRS = 4  # heads in the picture
-FIGURES = {"previous": "token before", "here": "induction", "random": "on random tokens"}
+FIGURES = {
+    "previous": "on the token before", "here": "induction", "random": "induction on random tokens",
+}  # fmt: skip
+PERFECT = 1 - 1 / REPEATS  # of induction on random tokens, the first time having nothing to read
 
 
 @dataclass(frozen=True)
@@ -152,14 +155,14 @@ def table(change: Change) -> list[str]:
         )
         shares = [row / math.log(i) if i > 1 else None for i, row in enumerate(now.rows, start=1)]
         lines.append(f"  {name:>4}  {'  '.join(entropies)}    {weights} {curve(shares)}")
-    most = 1 - 1 / REPEATS
     return [
         *lines,
         "",
         "token before: mean weight there. induction: on what followed the same token earlier,",
-        f"where it occurred before; on random: in {PERIOD} random tokens repeated {REPEATS} times,",
-        f"perfect {most:.2f}, equal attention 0.02. each row: entropy along the text, full height",
-        "being the ceiling. A head is layer.head, from 0.",
+        f"where it occurred before; on random: over all rows of {PERIOD} random tokens that come",
+        f"{REPEATS} times: perfect is {PERFECT:.2f}, as the first time has nothing to look back to",
+        "(inspect leaves its rows out: perfect is 1), equal attention 0.02. each row:",
+        "entropy along the text, full height being the ceiling. A head is layer.head, from 0.",
         "Attention shows where a head reads, not why the model answers.",
     ]
 
@@ -190,12 +193,12 @@ def shown_heads(change: Change) -> dict[int, str]:
         if getattr(figures[0], key) is None:
             continue
         best = max(range(len(figures)), key=lambda n: getattr(figures[n], key))
-        what = f"{what} {getattr(figures[best], key):.2f}"
+        what = f"{what}: {_share(getattr(figures[best], key)).strip()}"
         shown.setdefault(best, what)
     moved = (change.trained.maps - change.untrained.maps).abs().sum(dim=-1).mean(dim=-1) / 2
     for n in moved.argsort(descending=True, stable=True).tolist():
         if len(shown) < min(PAIRS, len(figures)):
-            shown.setdefault(n, f"{float(moved[n]):.0%} of it moved")
+            shown.setdefault(n, f"changed: {float(moved[n]):.0%} of its weight moved")
     return shown
 
 
@@ -207,7 +210,10 @@ def picture(change: Change) -> bytes:
         maps += [change.untrained.maps[n], change.trained.maps[n]]
         was, now = (heads.figures[n].entropy for heads in (change.untrained, change.trained))
         name = change.trained.names[n]
-        titles += [f"{name} untrained\n{was:.2f} nats", f"{name} trained: {what}\n{now:.2f} nats"]
+        titles += [
+            f"head {name}, untrained\nentropy {was:.2f} nats",
+            f"head {name}, trained: {now:.2f} nats\n{what}",
+        ]
     T = len(change.tokens)
     figure = plots.heatmap_grid(
         torch.stack(maps).numpy(), change.tokens,
