@@ -397,6 +397,15 @@ def test_what_else_differs_is_noted() -> None:
     )
 
 
+def test_corpora_are_known_by_their_size() -> None:
+    runs = [("A", one("x.0", tokens={}, read={"texts": 2, "windows": 3, "tokens": 40}))]
+    runs.append(("B", one("x.0", tokens={}, read={"texts": 2, "windows": 3, "tokens": 41})))
+    assert compare(runs).notes == (
+        "text: 2 texts, 3 windows, 40 tokens in A; 2 texts, 3 windows, 41 tokens in B",
+    )
+    assert compare([runs[0], ("C", runs[0][1])]).notes == ()
+
+
 def test_how_the_runs_were_verified_is_told_together_and_apart() -> None:
     worse = one("x.0", checked=[("x.0", Check(64, 0.5, 1e-6, calls=3))])
     found = compare([("A", one("x.0")), ("B", worse)])

@@ -131,7 +131,10 @@ def test_any_column_sorts_either_way(column: str) -> None:
 
 
 def test_an_unknown_column_is_one_clear_error() -> None:
-    with pytest.raises(ValueError, match=r"no column 'entrpy' to sort by; there are does, there"):
+    with pytest.raises(
+        ValueError,
+        match=r"no column 'entrpy' to sort by; did you mean entropy\? There are does, there",
+    ):
         heads.table(make_run(), sort="entrpy")
     with pytest.raises(ValueError, match="top is 0"):
         heads.table(make_run(), top=0)
@@ -221,9 +224,23 @@ def test_a_run_without_heads_or_tokens_is_still_a_table() -> None:
     assert "no heads: nothing was observed" in heads.table(run)
 
 
+def test_a_corpus_says_how_much_it_was() -> None:
+    run = make_run()
+    run.tokens, run.read = {}, {"texts": 3, "windows": 9, "tokens": 4210}
+    assert heads.table(run)[0] == "tiny  2 x 4 heads  4,210 tokens in 3 texts"
+    run.read = {"texts": 1, "windows": 9, "tokens": 4210}
+    assert heads.table(run)[0] == "tiny  2 x 4 heads  4,210 tokens in 1 text"
+
+
+def test_windows_of_a_text_are_counted() -> None:
+    run = make_run()
+    run.tokens[1] = run.tokens[0][:, :5]
+    assert heads.table(run)[0].startswith("tiny  2 x 4 heads  19 tokens in 2 windows: the|")
+
+
 def test_several_texts_are_counted() -> None:
     (first, *_) = heads.table(make_run(batch=3))
-    assert first.startswith("tiny  2 x 4 heads  42 tokens in 3 pieces: the|")
+    assert first.startswith("tiny  2 x 4 heads  42 tokens in 3 texts: the|")
 
 
 # --------------------------------------------------------------------------- what stands out

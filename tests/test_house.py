@@ -185,6 +185,7 @@ def test_public_names():
         "__version__",
         "attention",
         "load",
+        "name_heads",
         "observe",
         "scratch",
     ]

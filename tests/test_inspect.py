@@ -122,6 +122,72 @@ def test_from_here_to_there_is_the_exact_mass(say):
     assert len(lines) > 8
 
 
+def test_from_here_to_there_is_everywhere_that_was_asked_for(say, tmp_path):
+    asked = ["--text", TEXT, "--from", "sat", "--to", "cat"]
+    table = say("inspect", *asked, "--top", 99, "--report", "r.html", "--plot", "p").splitlines()
+    ranked = [line.split()[0] for line in table[4:22]]
+    said = json.loads(say("inspect", *asked, "--json"))
+    assert [head["head"] for head in said["looks"]["heads"]] == ranked
+    assert said["looks"]["places"] == [
+        {"sequence": 0, "batch": 0, "from": [[4, 6], [13, 15]], "to": [[2, 4], [11, 13]]}
+    ]
+    rows = list(csv.DictReader(io.StringIO(say("inspect", *asked, "--csv"))))
+    assert [row["head"] for row in rows] == ranked
+    assert [float(row["mass"]) for row in rows] == [h["mass"] for h in said["looks"]["heads"]]
+    page = (tmp_path / "r.html").read_text("utf-8")
+    assert "From “sat” to “cat”" in page
+    assert page.index(f"<th scope=row>{ranked[0]}<") < page.index(f"<th scope=row>{ranked[1]}<")
+    assert {f"head-{head}.png" for head in ranked[:4]} <= {
+        p.name for p in (tmp_path / "p").iterdir()
+    }
+    assert "looks" not in json.loads(say("inspect", "--text", TEXT, "--json"))
+
+
+def test_words_are_looked_for_in_every_window(say, tmp_path):
+    lines = [
+        f"The keeper number {n} climbed the stairs, lit the lamp and wrote a line."
+        for n in range(60)
+    ]
+    (tmp_path / "long.txt").write_text("\n".join(lines))
+    found = subject.find(None)
+    windows = found.windows("\n".join(lines))
+    assert len(windows) > 9
+    asked = ["inspect", "--file", "long.txt", "--no-probe"]
+    said = json.loads(say(*asked, "--from", "keeper", "--to", "lamp", "--json"))
+    assert said["tokens"] == sum(map(len, windows)) == said["heads"][0]["rows"]
+    assert said["texts"] == len(windows)
+    assert len(said["looks"]["places"]) >= len(windows) - 1
+    last = say(*asked, "--from", "number 55", "--to", "the").splitlines()
+    assert f"of {len(windows)}" in last[0] + last[1]
+    where = next(n for n, w in enumerate(windows) if " 55 " in found.tokenizer.decode(w))
+    assert f"in window {where} " in last[0] + last[1]
+    assert "Windows and tokens count from 0" in "\n".join(last)
+    far = say(*asked, "--from", "number 1", "--to", "number 55", status=2)
+    assert f"'number 1' is in window 0, and 'number 55' in {where}" in far
+    assert "is not in any of the" in say(*asked, "--from", "number 99", "--to", "the", status=2)
+    assert "in window 0 of" in say(*asked, "--from", "7", "--to", "3")
+    assert "window 0, whose positions" in say(*asked, "--from", "number 55", "--to", "3", status=2)
+
+
+@pytest.mark.parametrize("place", ["(", "!", "mat.", "the cat", '"', "sat (the"])
+def test_marks_and_several_words_are_places_too(say, place):
+    text = 'the cat sat (the one!) on the mat. "the cat" sat'
+    assert "mass" in say("inspect", "--text", text, "--from", place, "--to", "the")
+
+
+def test_a_run_that_is_there_is_kept_unless_one_says_otherwise(say, tmp_path):
+    say("inspect", "--text", TEXT, "--save", "a")
+    before = (tmp_path / "a" / "run.json").read_bytes()
+    said = say("inspect", "--text", "a b", "--save", "a", status=2)
+    assert "a holds a run of tiny-en already: --overwrite replaces it, another --save" in said
+    assert (tmp_path / "a" / "run.json").read_bytes() == before
+    say("inspect", "--text", "a b", "--save", "a", "--overwrite")
+    assert (tmp_path / "a" / "run.json").read_bytes() != before
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "run.json").write_text("{}")
+    assert "is not the run.json of a clearhead run" in say("inspect", "--save", "b", status=2)
+
+
 @pytest.mark.parametrize("place", ["7", "3:9", "CAT"])
 def test_places_are_words_positions_or_spans(say, place):
     assert "mass" in say("inspect", "--text", TEXT, "--from", place, "--to", "the")
@@ -190,6 +256,14 @@ WRONG = [
     (["--top", "0"], "must be at least 1"),
     (["--tokens", "0"], "must be at least 1"),
     (["--sort", "beauty"], "there is no column 'beauty'"),
+    (["--sort", "entrpy"], "did you mean entropy? There are does, there"),
+    (["--sort", "max", "--from", "a", "--to", "b"], "--sort is for the table of heads"),
+    (["--overwrite"], "--overwrite is for --save RUN"),
+    (
+        ["--text", "a b", "--keep", "stats", "--from", "a", "--to", "b"],
+        "--from and --to need q and k",
+    ),
+    (["--text", "a b", "--from", " ", "--to", "a"], "is no word: it has no visible character"),
     (["--dtype", "int8"], "dtype must be one of float32"),
     (["--device", "abacus"], "device 'abacus'"),
     (["--text", ""], "makes no token of this text"),

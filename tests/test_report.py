@@ -324,6 +324,36 @@ def test_of_several_texts_the_first_is_drawn_and_it_says_so() -> None:
     assert "the first of 3 texts" in Page(report.report_html(make_run(1, 1, batch=3))).says
 
 
+def test_a_batch_of_none_is_still_a_page_and_pictures() -> None:
+    run = make_run(1, 2, batch=0)
+    run.tokens[0] = torch.zeros(0, 14, dtype=torch.int64)
+    page = Page(report.report_html(run))
+    assert "1 x 2 heads" in page.says
+    assert not page.with_class("tokens")
+    assert heads.token_texts(run) == []
+    assert heads.table(run)[0] == "tiny  1 x 2 heads  0 tokens in 0 texts"
+    assert set(grid.pictures(run)) == {"heads.png", "heads.svg"}
+
+
+def test_what_is_hatched_is_said_only_where_something_is() -> None:
+    hidden, open_ = (report.report_html(make_run(causal=causal)) for causal in (True, False))
+    assert "Hatched: hidden from that row" in hidden
+    assert "Hatched" not in open_
+    assert "square root of the weight" in hidden and "square root of the weight" in open_
+    figure = grid.map_figure(make_run(), heads.rows(make_run())[0])
+    assert "square root" in " ".join(text.get_text() for text in figure.texts)
+
+
+def test_twelve_heads_fit_on_a_page_as_wide_as_a_screen() -> None:
+    """72 rem are 1,152 pixels, less the margins and the numbers of layers."""
+    sheet = style.style_sheet()
+    assert "main{max-width:72rem;" in sheet
+    (narrowest,) = re.findall(r"\.map td\{min-width:([\d.]+)rem", sheet)
+    assert 12 * (16 * float(narrowest) + 2) + 60 < 16 * (72 - 2.5)
+    small, *_ = re.findall(r"\.map small\{(.*?)\}", sheet)
+    assert "nowrap" not in small, "a name that is too long breaks"
+
+
 def test_a_run_without_anything_is_still_a_page() -> None:
     run = make_run()
     run.calls, run.stats, run.tokens, run.roles, run.versions = (), {}, {}, {}, {}

@@ -437,7 +437,7 @@ def test_the_table_of_heads():
     assert found.heads("entropy") == sorted(heads, key=lambda r: r.entropy)
     assert found.heads("head", layers=[2, 0], reverse=True)[0].head == "2.3"
     assert [r.role_mass for r in found.heads("role_mass", reverse=True)][:2] == [0.5, None]
-    with pytest.raises(ValueError, match="no column is called 'entropie'; there are head, module"):
+    with pytest.raises(ValueError, match=r"'entropie'; did you mean entropy\? There are head, mod"):
         found.heads("entropie")
     with pytest.raises(ValueError, match="no statistics of layer 3; there are of 0, 1, 2"):
         found.heads(layers=[3])

@@ -28,7 +28,8 @@ from clearhead.run import writer as runwriter
 
 
 def same(a: Run, b: Run) -> None:
-    for name in ("model", "sites", "n_calls", "pieces", "roles", "versions", "notes", "keep"):
+    for name in ("model", "sites", "n_calls", "pieces", "roles", "versions", "notes", "keep",
+                 "read"):  # fmt: skip
         assert getattr(a, name) == getattr(b, name), name
     assert a.checked == b.checked
     assert a.checked_line() == b.checked_line()
@@ -415,6 +416,16 @@ def test_a_call_that_cannot_be_is_not_written(tmp_path):
     assert not (tmp_path / "run.json").exists()
 
 
+def test_what_was_read_of_a_corpus_need_not_be_said(tmp_path):
+    found = a_run(read={"texts": 2, "windows": 3, "tokens": 40})
+    found.save(tmp_path)
+    assert load(tmp_path).read == found.read
+    said = json.loads((tmp_path / "run.json").read_text())
+    del said["read"]
+    (tmp_path / "run.json").write_text(json.dumps(said))
+    assert load(tmp_path).read == {}
+
+
 # Files that somebody damaged, or made ------------------------------------------------------------
 
 
@@ -495,6 +506,8 @@ HOSTILE = {
     "statistics of no layer": (edit("stats", "of", "9", value=5), "layer is 9"),
     "other tokens": (edit("tokens", "of", "0", value=[1, L]), "not the run's tokens"),
     "tokens of no number": (edit("tokens", "of", value={"00": [B, L]}), "tokens is"),
+    "half of what was read": (edit("read", value={"tokens": 5}), "read is"),
+    "a negative corpus": (edit("read", value={"texts": -1, "windows": 1, "tokens": 5}), "read is"),
     "roles of lists": (edit("roles", value=[1]), "roles is"),
     "more rows than queries": (edit("calls", 6, "rows", value=L + 1), r"calls\[6\].rows"),
     "keys from far away": (edit("calls", 6, "key_start", value=1 << 39), "keys were not kept"),

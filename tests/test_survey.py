@@ -671,8 +671,22 @@ def test_the_verb(corpus, tmp_path, capsys):
     assert "6 heads" in done.out and "written:" in done.out
     assert "a corpus, corpus: 5 texts" in done.err
     assert "replayed" in said(tmp_path / "run").out
-    rows = json.loads(said("--corpus", corpus, "--save", tmp_path / "run", "--json").out)
+    written = (tmp_path / "run" / "run.json").read_bytes()
+    for more in (["--corpus", corpus], ["--text", "a b a b"], [tmp_path / "run"]):
+        refused = said(*more, "--save", tmp_path / "run", status=2).err
+        assert "run holds a run of tiny-en already: --overwrite replaces it" in refused
+        assert (tmp_path / "run" / "run.json").read_bytes() == written
+    save = ["--save", tmp_path / "run", "--overwrite"]
+    rows = json.loads(said("--corpus", corpus, *save, "--json").out)
+    assert (tmp_path / "run" / "run.json").read_bytes() != written
     assert len(rows["heads"]) == 18
+    first = done.out.splitlines()[0]
+    tokens = rows["heads"][0]["rows"]
+    assert first == f"tiny-en  3 x 6 heads  {tokens:,} tokens in 5 texts"
+    assert (rows["tokens"], rows["texts"]) == (tokens, 5)
+    page = tmp_path / "page.html"
+    said(tmp_path / "run", "--report", page)
+    assert f"3 x 6 heads, {tokens:,} tokens in 5 texts" in page.read_text("utf-8")
     shutil.rmtree(tmp_path / "run")
     again = ["--corpus", corpus, "--save", tmp_path / "run", "--no-probe"]
     with at_reading(find(None), 1, press()):

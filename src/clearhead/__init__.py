@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from clearhead.engine import attention as attention
     from clearhead.gpt import GPTConfig as GPTConfig
     from clearhead.gpt import TinyGPT as TinyGPT
+    from clearhead.inspection import name_heads as name_heads
     from clearhead.map import AttentionMap as AttentionMap
     from clearhead.nn import AttentionOutput as AttentionOutput
     from clearhead.nn import MultiHeadAttention as MultiHeadAttention
@@ -47,6 +48,7 @@ __all__ = [
     "__version__",
     "attention",
     "load",
+    "name_heads",
     "observe",
     "scratch",
 ]
@@ -67,6 +69,7 @@ _HOME = {
     "TinyGPT": "gpt",
     "attention": "engine",
     "load": "run",
+    "name_heads": "inspection",
     "observe": "capture",
 }
 

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from clearhead.moments import bin_edges
 from clearhead.run import Run, load
+from clearhead.run.calls import those
 from clearhead.stats import HeadStats
 
 GRAIN = 0.01  # of 1, or of the means where they are larger; tables show two decimals
@@ -128,7 +129,7 @@ class Comparison:
         """
         name, turned = by.removeprefix("-"), by.startswith("-")
         if name not in COLUMNS:
-            raise ValueError(f"no column {name!r} to sort by; there are {', '.join(COLUMNS)}")
+            raise ValueError(f"no column {name!r} to sort by; {those(COLUMNS, name)}")
         known = [row for row in self.rows if row.as_dict()[name] is not None]
         known.sort(key=lambda row: _sort_key(row, name), reverse=turned)
         return known + [row for row in self.rows if row.as_dict()[name] is None]
@@ -311,7 +312,7 @@ def _notes(names: Sequence[str], runs: Sequence[Run], rows: Sequence[HeadChange]
     unknown = "one that nobody noted"
     texts = [
         next(f"what {name} read" for name, one in zip(names, runs, strict=True) if _same(one, run))
-        if run.tokens else unknown
+        if run.tokens else _corpus(run) or unknown
         for run in runs
     ]  # fmt: skip
     most = (max(row.counted[n] for row in rows) for n in range(len(runs)))
@@ -332,6 +333,11 @@ def _notes(names: Sequence[str], runs: Sequence[Run], rows: Sequence[HeadChange]
             parts = (f"{value} in {', '.join(some)}" for value, some in who.items())
             notes.append(f"{what}: {'; '.join(parts)}")
     return notes
+
+
+def _corpus(run: Run) -> str:
+    """A corpus, of which there is no more than its size to know it by."""
+    return ", ".join(f"{n:,} {what}" for what, n in run.read.items())
 
 
 def _same(one: Run, other: Run) -> bool:

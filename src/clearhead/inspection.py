@@ -7,15 +7,14 @@ because the text was of that kind; roles are named from it where the model is ca
 vocabulary, and from the text otherwise.
 """
 
-import itertools
 import re
-from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from clearhead.capture import AttentionInputs, observe
 from clearhead.capture.keeping import by_layer
@@ -26,8 +25,11 @@ from clearhead.probe import PERIOD, REPEATS, repeated_tokens
 from clearhead.roles import Evidence, gather, name_roles
 from clearhead.run import Run
 from clearhead.run.calls import Call
-from clearhead.subject import LONGEST, Subject
+from clearhead.run.evidence import evidence_of
+from clearhead.run.looks import Looks
+from clearhead.subject import LONGEST, Subject, of_model
 from clearhead.views import heads
+from clearhead.views.looks import record
 
 SHORT = 64  # tokens: too few to tell by what a head does
 PERIODS = (PERIOD, 17, 31)  # of several, so that a fixed distance does not pass for induction
@@ -132,11 +134,12 @@ def examine(
         out=asked.out, each=collector,
     ) as run:  # fmt: skip
         run.model = subject.name
-        for window in windows if progress is None else progress:
+        for n, window in enumerate(windows if progress is None else progress):
             collector.tokens = torch.tensor([window])
             subject.read(collector.tokens)
+            run.tokens[n] = collector.tokens  # an observer keeps those of the first few alone
         run.pieces = subject.pieces([token for window in windows for token in window])
-        name_heads(run, collector.found, better, source)
+        set_roles(run, collector.found, better, source)
     return run
 
 
@@ -151,12 +154,13 @@ def beside(
     return {}, "text"
 
 
-def name_heads(
+def set_roles(
     run: Run, found: Mapping[int, Evidence], better: Mapping[Site, Evidence], source: str
 ) -> None:
     """Give a run the roles of its heads, from the evidence of each layer and what is better."""
     for layer, evidence in found.items():
-        run.roles |= _roles(layer, evidence, better.get(run.sites[layer]), source)
+        heads = range(evidence.n_heads)
+        run.roles |= _roles(layer, heads, evidence, better.get(run.sites[layer]), source)
 
 
 def probe(subject: Subject) -> dict[Site, Evidence]:
@@ -181,17 +185,19 @@ def elsewhere(subject: Subject, windows: Sequence[Sequence[int]]) -> dict[Site, 
 
 
 def _roles(
-    layer: int, evidence: Evidence, better: Evidence | None, source: str
-) -> dict[str, dict[str, str | float | None]]:
-    """The role of every head of a layer by its name, as a Run holds them.
+    layer: int, heads: Sequence[int], evidence: Evidence | None, better: Evidence | None,
+    source: str,
+) -> dict[str, dict[str, str | float | None]]:  # fmt: skip
+    """The role of these heads of a layer by their names, as a Run holds them.
 
-    Named from the `better` evidence where there is some; text_mass is that role's in the text.
+    Named from the `better` evidence where there is some; text_mass is that role's in the text,
+    whose evidence is of these heads, if there is any.
     """
-    here = name_roles(evidence)
-    named = here if better is None else name_roles(better)
+    here = None if evidence is None else name_roles(evidence)
+    named = here if better is None else [name_roles(better)[h] for h in heads]
     found: dict[str, dict[str, str | float | None]] = {}
-    for h, (role, same) in enumerate(zip(named, here, strict=True)):
-        in_text = same.all.get(role.name)
+    for n, (h, role) in enumerate(zip(heads, named or (), strict=True)):
+        in_text = None if here is None else here[n].all.get(role.name)
         found[f"{layer}.{h}"] = {
             "role": role.name, "mass": role.mass, "uniform": role.uniform, "source": source,
             "lag": role.lag,
@@ -200,67 +206,107 @@ def _roles(
     return found
 
 
-# From here to there -------------------------------------------------------------------------------
+# In Python ----------------------------------------------------------------------------------------
 
 
-def places(run: Run, name: str) -> list[tuple[int, int]]:
-    """Where something stands in the text: a position, "7", a span, "3:9", or every place of a word.
+def name_heads(
+    run: Run, model: nn.Module | None = None, tokenizer: Any = None
+) -> dict[str, dict[str, Any]]:
+    """Say what each head of a run does, where that is clear: fills run.roles, and returns it.
 
-    Raises ValueError where it stands nowhere.
+        with observe(model, keep="qk") as run:
+            model(tokens)
+        name_heads(run, model)
+        run.heads("role_mass", reverse=True)
+
+    model      the one that was observed. Where it is causal and reads tokens, it reads random ones
+               that repeat (of 17, 25 and 31 tokens, four times each), and heads are named from what
+               they do there, as `clearhead inspect` does: "source" is "probe" then, and "text_mass"
+               the same weight in the run's own texts. Without it, they are named from those alone
+    tokenizer  tells punctuation and special tokens, and labels the run (Run.label). The model's
+               own, `model.tokenizer`, unless given
+
+    What the texts show needs keep="qk"; of statistics alone a model names, and nothing else does.
+    The model stays as it is, training or not. docs/roles.md has the roles and the evidence.
+
+    Raises ValueError where there is nothing to name from, for another model than the run's, and
+    for one that cannot read random tokens.
     """
-    if not run.tokens:
-        raise ValueError("this run holds statistics and no text: there is no place to look from")
-    ids = run.tokens[0][0].tolist()
-    if match := re.fullmatch(r"(\d+)(?::(\d+))?", name):
-        first, last = int(match[1]), int(match[2] or int(match[1]) + 1)
-        if not 0 <= first < last <= len(ids):
-            raise ValueError(f"{name} is no place among the {len(ids)} tokens of the text")
-        return [(first, last)]
-    pieces = [run.pieces.get(token, "").replace("Ġ", " ").replace("▁", " ") for token in ids]
-    if not any(piece.startswith(" ") for piece in pieces):  # words without a mark of their own
-        pieces = [piece[2:] if piece.startswith("##") else f" {piece}" for piece in pieces]
-    ends = list(itertools.accumulate(map(len, pieces)))
-    found = []
-    for match in re.finditer(rf"(?<!\w){re.escape(name.strip())}(?!\w)", "".join(pieces), re.I):
-        first, last = bisect_right(ends, match.start()), bisect_left(ends, match.end())
-        found.append((first, last + 1))
+    tokenizer = tokenizer or getattr(model, "tokenizer", None)
+    if tokenizer is not None:
+        run.label(tokenizer)
+    here, left_out = evidence_of(run, set(getattr(tokenizer, "all_special_ids", ())))
+    better, source = dict[Site, Evidence](), "text"
+    if model is not None:
+        n_tokens = sum(ids.numel() for ids in run.tokens.values()) if here else 0
+        better, source = _better(run, model, tokenizer, n_tokens)
+        if better and not any(site in better for site in run.sites):
+            raise ValueError(
+                f"this is another model than the run's: it has no {run.sites[0][0]!r}, and begins "
+                f"with {next(iter(better))[0]!r}"
+            )
+    found: dict[str, dict[str, Any]] = {}
+    for layer, stats in run.stats.items():
+        more, mine = better.get(run.sites[layer]), here.get(layer)
+        if more is not None and more.n_heads != stats.n_heads:
+            raise ValueError(
+                f"this is another model than the run's: {run.sites[layer][0]!r} has "
+                f"{more.n_heads} heads, and had {stats.n_heads} in the run"
+            )
+        if more is None and mine is None:
+            continue
+        heads = range(stats.n_heads) if mine is None else mine.heads
+        found |= _roles(layer, heads, None if mine is None else mine.evidence, more, source)
     if not found:
-        raise ValueError(f"{name!r} is not in the text; a word of it, a position (7) or span (3:9)")
+        raise ValueError(_nothing(run, model, left_out))
+    run.notes += [
+        note for why in left_out if (note := f"not in the evidence: {why}") not in run.notes
+    ]
+    run.roles |= found
+    return run.roles
+
+
+def _better(
+    run: Run, model: nn.Module, tokenizer: Any, n_tokens: int
+) -> tuple[dict[Site, Evidence], str]:
+    """What a model does with other tokens than the run's, and what to call it."""
+    subject, n_calls = of_model(model, run.model, tokenizer), run.n_calls
+    modes = {part: part.training for part in model.modules()}
+    model.eval()
+    try:
+        causal = False
+        if subject.vocab_size:
+            causal = glance(subject, [n % subject.vocab_size for n in range(GLANCE)]).causal
+        found = beside(subject, Asked(), Glance(causal, 0, ()), n_tokens)
+    except Exception as error:  # a model raises whatever it likes
+        raise ValueError(
+            f"{subject.name} could not read tokens of ours ({type(error).__name__}: "
+            f"{(str(error).splitlines() or [''])[0]}): name_heads(run) names from the run's own"
+        ) from error
+    finally:
+        for part, training in modes.items():
+            part.training = training
+    if run.n_calls != n_calls:
+        raise ValueError(
+            "the run was still being observed, and has the probe in it now: observe again, and "
+            "call name_heads after the `with`"
+        )
     return found
 
 
-def ranking(run: Run, here: str, there: str, top: int) -> list[str]:
-    """Which heads look from here to there, the most first, beside what equal attention would do."""
-    queries, keys = places(run, here), places(run, there)
-    rows = sum(last - first for first, last in queries)
-    sums: dict[str, list[float]] = {}
-    for span in queries:
-        for target in keys:
-            for head, *pair in run.between(span, target):
-                total = sums.setdefault(head, [0.0, 0.0])
-                for n, x in enumerate(pair):
-                    total[n] += x * (span[1] - span[0]) / rows
-    order = sorted(sums.items(), key=lambda item: -item[1][0])
-    lines = [
-        f"{run.model}  from {here!r} (token {_shown(queries)}) to {there!r} ({_shown(keys)})",
-        heads.proof(run), "", "  head   mass  equal  does",
-    ]  # fmt: skip
-    lines += [
-        f"{head:>6}  {heads.share(mass):>5}  {heads.share(equal):>5}  "
-        f"{run.roles.get(head, {}).get('role') or '-'}"
-        for head, (mass, equal) in order[:top]
-    ]
-    if len(order) > top:
-        lines.append(f"{len(order) - top:,} more: --top {len(order)}")
-    return [
-        *lines, "", "mass: the part of a row's weight that lies there; equal: of equal attention.",
-        heads.CAVEAT,
-    ]  # fmt: skip
-
-
-def _shown(spans: Sequence[tuple[int, int]]) -> str:
-    named = [str(a) if b == a + 1 else f"{a}:{b}" for a, b in spans]
-    return ", ".join(named[:6]) + (", ..." if len(named) > 6 else "")
+def _nothing(run: Run, model: nn.Module | None, left_out: Sequence[str]) -> str:
+    """Why no head could be named, and what to do."""
+    if left_out:
+        return f"no head can be named from this run: {left_out[0]}"
+    if model is None:
+        return (
+            "this run keeps statistics, and heads are named from their weights: "
+            'observe(model, keep="qk"), or hand the model over, name_heads(run, model)'
+        )
+    return (
+        "this run keeps statistics, and its model is not causal or has no vocabulary that is "
+        'known, so random tokens do not name its heads: observe(model, keep="qk")'
+    )
 
 
 # In and out ---------------------------------------------------------------------------------------
@@ -284,10 +330,11 @@ def numbers(text: str, vocab_size: int | None) -> list[int]:
     return found
 
 
-def as_json(run: Run) -> str:
-    """The heads and what they were seen in, as strict JSON."""
-    return json_text({
+def as_json(run: Run, looks: Looks | None = None) -> str:
+    """The heads and what they were seen in, and who looks from here to there, as strict JSON."""
+    said = {
         "model": run.model, "versions": run.versions, "calls": run.n_calls,
-        "tokens": sum(ids.numel() for ids in run.tokens.values()),
+        "tokens": heads.n_tokens(run), "texts": heads.texts_of(run)[0],
         "checked": run.checked_line(), "notes": run.notes, "heads": heads.rows(run),
-    })  # fmt: skip
+    }  # fmt: skip
+    return json_text(said if looks is None else {**said, "looks": record(run, looks)})

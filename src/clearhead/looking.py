@@ -9,6 +9,7 @@ from clearhead.verb import LONGEST_CORPUS, Mistake, Verb, directory, mistakes, r
 
 if TYPE_CHECKING:
     from clearhead.run import Run
+    from clearhead.run.looks import Looks
     from clearhead.subject import Subject
     from clearhead.views.terminal import Terminal
 
@@ -47,13 +48,17 @@ def _inspect_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top", type=int, default=8, metavar="N", help="heads to show (default 8)")
     parser.add_argument(
         "--from", dest="queries", metavar="WORD",
-        help="with --to: which heads look from here (a word, 7 or 3:9) ...",
+        help="with --to: which heads look from here (a word or several, in every window; or a "
+        "position, 7 or 3:9, in the first) ...",
     )  # fmt: skip
     parser.add_argument("--to", dest="keys", metavar="WORD", help="... to there")
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--json", action="store_true", help="print the numbers as JSON")
     shown.add_argument("--csv", action="store_true", help="print the heads as CSV")
     parser.add_argument("--save", type=directory, metavar="RUN", help="keep the run in a folder")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="with --save: in place of the run that is there"
+    )
     parser.add_argument("--keep", choices=["stats", "qk"], help="with --save: maps too (qk)")
     parser.add_argument("--report", type=Path, metavar="FILE", help="write a page, FILE.html")
     parser.add_argument("--plot", type=directory, metavar="DIR", help="write pictures")
@@ -62,6 +67,7 @@ def _inspect_arguments(parser: argparse.ArgumentParser) -> None:
 def _inspect(arguments: argparse.Namespace) -> int:
     from clearhead import inspection
     from clearhead.views import heads
+    from clearhead.views import looks as views
     from clearhead.views.terminal import Terminal
 
     terminal = Terminal(sys.stderr if arguments.json or arguments.csv else None)
@@ -69,30 +75,53 @@ def _inspect(arguments: argparse.Namespace) -> int:
         raise Mistake("--from and --to go together: which heads look from here to there")
     if arguments.keep == "qk" and arguments.save is None:
         raise Mistake("--keep qk keeps maps in a folder: say which, --save RUN")
+    if arguments.queries is not None and arguments.sort is not None:
+        raise Mistake("--sort is for the table of heads; with --from the largest mass comes first")
+    _check_save(arguments)
     if arguments.top < 1 or (arguments.tokens is not None and arguments.tokens < 1):
         raise Mistake("--top and --tokens must be at least 1")
     if arguments.corpus is not None:
         _check_corpus(arguments)
     with mistakes():
+        heads.in_order((), arguments.sort)  # is there such a column? Better asked now
         run = _run_of(arguments, terminal)
         if run is None:  # rank 0 of the job speaks
             return 0
-        if arguments.queries is not None:
-            shown = inspection.ranking(run, arguments.queries, arguments.keys, arguments.top)
-        else:
+        looks = None
+        if arguments.queries is None:
             shown = heads.table(run, top=arguments.top, sort=arguments.sort, width=terminal.width)
+        else:
+            looks = run.between(arguments.queries, arguments.keys)
+            shown = views.table(run, looks, arguments.top, terminal.width)
     if arguments.model is None or not (Path(arguments.model) / "run.json").exists():
         given = (arguments.text, arguments.file, arguments.ids, arguments.corpus)
         if all(what is None for what in given):
             shown.append("The text is one of ours: --text gives yours.")
     if arguments.json:
-        Terminal().line(inspection.as_json(run))
+        Terminal().line(inspection.as_json(run, looks))
     elif arguments.csv:
-        Terminal().lines(heads.csv_text(run).splitlines())
+        text = heads.csv_text(run) if looks is None else views.csv_text(run, looks)
+        Terminal().lines(text.splitlines())
     else:
         terminal.lines(shown)
-    _write(run, arguments, terminal)
+    _write(run, arguments, terminal, looks)
     return 0
+
+
+def _check_save(arguments: argparse.Namespace) -> None:
+    """A run that is there is kept, whatever it took to make, unless somebody says otherwise."""
+    from clearhead.run import load
+
+    if arguments.save is None:
+        if arguments.overwrite:
+            raise Mistake("--overwrite is for --save RUN: it replaces the run that is there")
+    elif not arguments.overwrite and (arguments.save / "run.json").exists():
+        with mistakes():
+            model = load(arguments.save).model
+        raise Mistake(
+            f"{arguments.save} holds a run of {model} already: --overwrite replaces it, another "
+            "--save keeps both"
+        )
 
 
 def _check_corpus(arguments: argparse.Namespace) -> None:
@@ -147,6 +176,11 @@ def _run_of(arguments: argparse.Namespace, terminal: "Terminal") -> "Run | None"
     keep = arguments.keep or "stats"
     if arguments.keep is None and wanted and n_bytes <= inspection.MOST_KEPT:
         keep = "qk"
+    if arguments.queries is not None and keep != "qk":
+        raise Mistake(
+            f"--from and --to need q and k, which take {readable(n_bytes)} here: --keep qk "
+            "--save RUN keeps them in a folder, --tokens N reads less"
+        )
     if keep == "qk" and arguments.save is not None:
         terminal.line(f"keeping q and k of up to {sum(seen.heads)} heads over {n_tokens:,} tokens: "
                       f"{readable(n_bytes)} in {arguments.save}")  # fmt: skip
@@ -173,25 +207,29 @@ def _windows(arguments: argparse.Namespace, found: "Subject") -> list[list[int]]
     return found.windows(inspection.TEXT if text is None else text, arguments.tokens)
 
 
-def _write(run: "Run", arguments: argparse.Namespace, terminal: "Terminal") -> None:
+def _write(
+    run: "Run", arguments: argparse.Namespace, terminal: "Terminal", looks: "Looks | None"
+) -> None:
     """The folder, page and pictures that were asked for."""
     written = [] if arguments.save is None else [str(arguments.save)]
     if arguments.report is not None:
-        run.report(arguments.report)
+        run.report(arguments.report, looks)
         written.append(str(arguments.report))
     if arguments.plot is not None:
-        written += _pictures(run, arguments.plot, terminal)
+        written += _pictures(run, arguments.plot, terminal, looks)
     if written:
         terminal.lines(["", f"written: {', '.join(written)}"])
 
 
-def _pictures(run: "Run", folder: Path, terminal: "Terminal") -> list[str]:
+def _pictures(
+    run: "Run", folder: Path, terminal: "Terminal", looks: "Looks | None" = None
+) -> list[str]:
     from clearhead.files import make_directory, write_files
     from clearhead.views.grid import pictures
 
     make_directory(folder)
     with terminal.warnings_as_notes():
-        made = pictures(run)
+        made = pictures(run, looks)
     write_files(folder, made)
     return [f"{len(made)} pictures in {folder}"]
 

@@ -12,7 +12,6 @@ import importlib
 import inspect
 import json
 import os
-import string
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.gpt import BOX, CONFIG, FORMAT, TinyGPT
+from clearhead.run.words import delimiters_of, pieces_of
 
 IN_THE_BOX = "tiny-en"
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16,
@@ -107,34 +107,14 @@ class Subject:
 
     def pieces(self, tokens: Sequence[int]) -> dict[int, str]:
         """The text of each of these tokens, for labels."""
-        different = sorted(set(tokens))
-        if self.tokenizer is None:
-            return {}
-        if hasattr(self.tokenizer, "pieces"):
-            return dict(zip(different, self.tokenizer.pieces(different), strict=True))
-        return {token: self._piece(token) for token in different}
-
-    def _piece(self, token: int) -> str:
-        text = str(self.tokenizer.decode([token]))
-        if self._is_library and ("\ufffd" in text or not text):
-            return str(self.tokenizer.convert_ids_to_tokens(token))
-        return text
+        return pieces_of(self.tokenizer, tokens)
 
     def delimiters(self, tokens: Tensor) -> Tensor | None:
         """Which of some tokens are punctuation, line ends or special, a bool of the same shape."""
         if self.tokenizer is None:
             return None
         special = set(getattr(self.tokenizer, "all_special_ids", ()))
-        pieces = self.pieces(tokens.flatten().tolist())
-        found = [
-            token in special or _delimits(pieces[token]) for token in tokens.flatten().tolist()
-        ]
-        return torch.tensor(found).view(tokens.shape)
-
-
-def _delimits(piece: str) -> bool:
-    bare = piece.strip(" ▁Ġ")
-    return "\n" in piece or (bare != "" and all(c in string.punctuation for c in bare))
+        return delimiters_of(tokens, self.pieces(tokens.flatten().tolist()), special)
 
 
 # Finding it ---------------------------------------------------------------------------------------
@@ -239,8 +219,17 @@ def _made_by(name: str) -> Subject:
     model, tokenizer = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(model, nn.Module):
         raise ValueError(f"{name} returned a {type(model).__name__}, not a torch.nn.Module")
+    return of_model(model, name, tokenizer)
+
+
+def of_model(model: nn.Module, name: str, tokenizer: Any = None) -> Subject:
+    """A model that is at hand, as it is: its tokenizer, context and vocabulary, where it has them.
+
+    The vocabulary is that of its config or, without one, of its first embedding.
+    """
     tokenizer = tokenizer or getattr(model, "tokenizer", None)
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
+    config = config.get_text_config() if hasattr(config, "get_text_config") else config
     embedding = next((m for m in model.modules() if isinstance(m, nn.Embedding)), None)
     vocab = getattr(config, "vocab_size", None if embedding is None else embedding.num_embeddings)
     context = getattr(config, "context", getattr(config, "max_position_embeddings", None))

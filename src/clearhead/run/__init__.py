@@ -12,16 +12,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from clearhead import cells
-from clearhead.cells import Span
 from clearhead.map import AttentionMap
 from clearhead.run.calls import COLUMNS, Call, Check, HeadRecord, Heads, head_places
 from clearhead.run.files import CALL, STATS, TOKENS, Stored, StoredCall, read_stats, read_tokens
 from clearhead.run.format import RUN, check_of, read_json
 from clearhead.run.joining import Joined, join
+from clearhead.run.looks import Looks, Place, between
+from clearhead.run.words import pieces_of
 from clearhead.run.writer import RunWriter
 from clearhead.stats import HeadStats
 
@@ -43,12 +42,13 @@ class Run:
     calls     those that were kept, in the order in which they happened
     stats     HeadStats by layer
     tokens    by sequence, (B, L) int64, where known
-    pieces    token number -> its text
-    roles     head -> {"role": ..., "mass": ..., "uniform": ...}
+    pieces    token number -> its text, where known (`label`)
+    roles     head -> {"role": ..., "mass": ..., "uniform": ...}; clearhead.name_heads finds them
     versions  of what computed it, by name
     notes     what a reader should know
     keep      "stats" or "qk"
     checked   how calls that were not kept were verified, by name
+    read      of a corpus, whose tokens are not kept: how many "texts", "windows" and "tokens"
     """
 
     model: str
@@ -63,6 +63,7 @@ class Run:
     notes: list[str] = field(default_factory=list)
     keep: str = "stats"
     checked: list[tuple[str, Check]] = field(default_factory=list)
+    read: dict[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         kept = f"{len(self.calls)} of {self.n_calls} calls kept"
@@ -150,35 +151,37 @@ class Run:
         return join([c.part(head) for c in mine])
 
     def between(
-        self, queries: Span, keys: Span, sequence: int = 0, batch: int | None = None
-    ) -> list[tuple[str, float, float]]:
+        self, queries: Place, keys: Place, sequence: int | None = None, batch: int | None = None
+    ) -> Looks:
         """Which heads look from here to there: (head, mass, uniform share), the largest first.
 
-        mass is what the rows of the queries lay on the keys, exactly, its mean over the rows that
-        are real and see anything, of all batch elements or of one; the share is what uniform
-        attention over the visible keys would lay there, over the same rows. Spans are positions of
-        the sequence, (start, stop) or slices. Cross-attention is left out: its keys are elsewhere.
-        Heads without such a row are left out.
+        A place is a position, 7, a span of them, (3, 9), a slice or "3:9", or a word or several,
+        "cat", which is every place where they stand. Positions are those of the sequence, 0 unless
+        given; two words are looked for in all sequences (the windows of a long text are one each),
+        and counted where both are. `batch` is one text of the batch, all of them by default.
 
-        Raises ValueError where q and k were not kept and for a span that is outside.
+        mass is what the rows of the queries lay on the keys, exactly, its mean over the rows that
+        are real and see anything; the share is what uniform attention over the visible keys would
+        lay there, over the same rows. Heads without such a row are left out, and so is
+        cross-attention: its keys are elsewhere. `.places` of the result says where it was found.
+
+        Raises ValueError where q and k were not kept, for a span that is outside, and for words
+        that stand in no sequence together or of which the run does not know the text (`label`).
         """
-        found: list[tuple[str, float, float]] = []
-        mine = [c for c in self.calls if c.sequence == sequence and not c.cross and c.has_map]
-        if not mine:
-            raise ValueError(
-                f"no q and k of sequence {sequence} were kept, which looking from here to there "
-                'needs: observe(keep="qk") keeps them'
+        return between(self, queries, keys, sequence, batch)
+
+    def label(self, tokenizer: Any) -> None:
+        """Take the text of its tokens from a tokenizer: decode(tokens) -> text, or more.
+
+        For labels in tables and pictures, and for words in `between`. What is known stays. Raises
+        TypeError for what is no tokenizer.
+        """
+        if not callable(getattr(tokenizer, "decode", None)):
+            raise TypeError(
+                f"a tokenizer has decode(tokens) -> text; got a {type(tokenizer).__name__}"
             )
-        for layer in sorted({c.layer for c in mine}):
-            calls = [c for c in mine if c.layer == layer]
-            joined = join([c.part() for c in calls])
-            pairs = _mass_between(joined, queries, keys, batch)
-            found += [
-                (f"{layer}.{h}", *pair)
-                for h, pair in zip(calls[0].kept_heads, pairs, strict=True)
-                if pair is not None
-            ]
-        return sorted(found, key=lambda one: -one[1])
+        numbers = {n for ids in self.tokens.values() for n in ids.flatten().tolist()}
+        self.pieces = pieces_of(tokenizer, numbers - self.pieces.keys()) | self.pieces
 
     # How it was verified --------------------------------------------------------------------------
 
@@ -225,59 +228,14 @@ class Run:
         ):
             self.calls = calls
 
-    def report(self, path: str | Path) -> None:
-        """Write one self-contained HTML page. Raises OSError."""
+    def report(self, path: str | Path, looks: Looks | None = None) -> None:
+        """Write one self-contained HTML page; with `looks`, of `between`, shown first.
+
+        Raises OSError.
+        """
         from clearhead.views.report import write_report
 
-        write_report(self, path)
-
-
-def _mass_between(
-    joined: Joined, queries: Span, keys: Span, batch: int | None
-) -> list[tuple[float, float] | None]:
-    """Mass and uniform share of each head of a map; None for one without a row that counts."""
-    amap, bound = joined.map, joined.map._bound
-    first = int(joined.positions[0]) if len(joined.positions) else 0
-    stop = int(joined.positions[-1]) + 1 if len(joined.positions) else 0
-    q0, q1 = cells.span_of("queries", queries, max(stop, bound.S))
-    cols = cells.span_of("keys", keys, bound.S)
-    inside = ((joined.positions >= q0) & (joined.positions < q1)).nonzero()
-    if not len(inside):
-        raise ValueError(f"queries {q0} to {q1}: rows were kept from {first} to {stop} only")
-    rows = int(inside[0]), int(inside[-1]) + 1
-    with torch.no_grad():
-        mass = amap._mass(rows, cols)[:, :, slice(*rows)].double()
-        counted = amap._rows_that_see(*rows)[:, :, slice(*rows)]
-        if bound.query_mask is not None:
-            counted = counted & bound.query_mask[:, None, slice(*rows)]
-        visible = _visible(amap, rows, (0, bound.S)).expand_as(mass)
-        share = _visible(amap, rows, cols) / visible.clamp(min=1)
-    if batch is not None and not 0 <= batch < bound.B:
-        raise ValueError(f"there is no batch element {batch}; there are {bound.B}")
-    pick = slice(None) if batch is None else slice(batch, batch + 1)
-    found: list[tuple[float, float] | None] = []
-    for h in range(bound.H):
-        here = counted[pick, h]
-        n = int(here.sum())
-        pair = (x.expand_as(mass)[pick, h][here].sum().item() / n for x in (mass, share) if n)
-        found.append((next(pair), next(pair)) if n else None)
-    return found
-
-
-def _visible(amap: AttentionMap, rows: tuple[int, int], cols: tuple[int, int]) -> Tensor:
-    """How many keys of a span each row may see, broadcastable to (B, H, rows)."""
-    bound, (j0, j1) = amap._bound, cols
-    step = max(1, (1 << 22) // max(bound.B * (j1 - j0), 1))
-    found = []
-    for i0 in range(*rows, step):
-        i1 = min(i0 + step, rows[1])
-        hidden = bound.hidden(i0, i1, j0, j1)
-        if hidden is None:
-            found.append(torch.full((bound.B, 1, i1 - i0), float(j1 - j0)))
-        else:
-            seen = (j1 - j0) - hidden.sum(dim=-1, dtype=torch.float64)
-            found.append(seen.expand(bound.B, bound.H, i1 - i0))
-    return torch.cat([x.expand(bound.B, bound.H, -1).double() for x in found], dim=-1)
+        write_report(self, path, looks)
 
 
 def load(folder: str | Path) -> Run:
@@ -304,5 +262,5 @@ def load(folder: str | Path) -> Run:
         Stored([int(name) for name in tokens["of"]], partial(read_tokens, data / TOKENS, tokens)),
         {int(token): text for token, text in said["pieces"].items()},
         said["roles"], said["versions"], said["notes"], said["keep"],
-        [(name, check_of(check)) for name, check in said["checked"]],
+        [(name, check_of(check)) for name, check in said["checked"]], said.get("read", {}),
     )  # fmt: skip

@@ -7,6 +7,7 @@ were sampled, where not all were.
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
@@ -239,7 +240,7 @@ class Heads(list[HeadRecord]):
         Raises ValueError for a column that is none.
         """
         if by not in COLUMNS:
-            raise ValueError(f"no column is called {by!r}; there are {', '.join(COLUMNS)}")
+            raise ValueError(f"no column is called {by!r}; {those(COLUMNS, by)}")
 
         def place(record: HeadRecord) -> Any:
             if by == "head":
@@ -260,6 +261,17 @@ class Heads(list[HeadRecord]):
                 "[record.as_dict() for record in heads]"
             ) from error
         return pandas.DataFrame([record.as_dict() for record in self], columns=list(COLUMNS))
+
+
+def those(known: Iterable[str], given: str) -> str:
+    """The names that there are, after the one that was meant by what was given, if any is like it.
+
+    For messages: "did you mean entropy? There are head, entropy, ...".
+    """
+    names = list(known)
+    near = get_close_matches(given, names, n=1)
+    begin = f"did you mean {near[0]}? There are" if near else "there are"
+    return f"{begin} {', '.join(names)}"
 
 
 def head_places(names: Iterable[str]) -> list[tuple[int, int]]:

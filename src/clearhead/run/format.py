@@ -21,6 +21,7 @@ from clearhead.run.calls import FIGURES, KEPT, Call, Check
 
 FORMAT, VERSION = "clearhead run", 1
 RUN = "run.json"
+READ = ("texts", "windows", "tokens")  # of a corpus, how many
 DATA = re.compile(r"data-[0-9a-f]{16}")
 LARGEST = 1 << 30  # bytes of a run.json
 MOST = 1 << 40  # no size, position or count is larger
@@ -62,6 +63,8 @@ def check_said(said: Mapping[str, Any]) -> None:
     """Raise ValueError, naming the first, where a run.json says what no Run says."""
     for name, kind in _SAID.items():
         _need(name in said and kind(said[name]), name, said.get(name))
+    read = said.get("read", {})  # a run need not say
+    _need(read == {} or _record(**dict.fromkeys(READ, _count))(read), "read", read)
     n_layers = len(said["sites"])
     for name in (*said["stats"]["of"], *(call.get("layer") for call in said["calls"])):
         layer = int(name) if isinstance(name, str) else name

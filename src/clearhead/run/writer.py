@@ -57,6 +57,7 @@ class Written(Protocol):
     notes: list[str]
     keep: str
     checked: list[tuple[str, Check]]
+    read: dict[str, int]
 
 
 class RunWriter:
@@ -147,6 +148,7 @@ class RunWriter:
             "sites": [list(site) for site in run.sites],
             "versions": dict(run.versions),
             "notes": list(run.notes),
+            "read": dict(run.read),
             "roles": {head: finite(role) for head, role in run.roles.items()},
             "pieces": {str(token): text for token, text in run.pieces.items()},
             "checked": [[name, said_of_check(check)] for name, check in run.checked],

@@ -22,7 +22,7 @@ import torch
 from clearhead.capture import Observer, observe
 from clearhead.capture.keeping import count_check, versions
 from clearhead.files import alone, make_directory
-from clearhead.inspection import TEXT, Asked, Collector, Glance, beside, glance, name_heads
+from clearhead.inspection import TEXT, Asked, Collector, Glance, beside, glance, set_roles
 from clearhead.run import Run
 from clearhead.run.writer import RunWriter
 from clearhead.subject import Subject
@@ -149,9 +149,10 @@ def _finished(reading: "_Reading", found: Progress, seen: Glance) -> Run:
     run = Run(
         subject.name, found.run.sites, found.run.n_calls, stats=found.run.stats,
         versions=versions(), notes=notes, checked=found.run.checked,
+        read={"texts": found.texts, "windows": found.windows, "tokens": found.tokens},
     )  # fmt: skip
     better, source = beside(subject, reading.asked, seen, found.tokens)
-    name_heads(run, found.found, better, source)
+    set_roles(run, found.found, better, source)
     return run
 
 

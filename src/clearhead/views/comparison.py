@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from clearhead.views.heads import _line, number, share
-from clearhead.views.labels import columns, readable
+from clearhead.views.labels import columns, folded, readable
 from clearhead.views.terminal import curve
 
 if TYPE_CHECKING:
@@ -98,15 +98,15 @@ def table(
     what = f"compared  {kind} of {count:,} head{'s' * (count != 1)}: "
     lines = [
         what + " -> ".join(_names(comparison.names, width - len(what))),
-        *_wrapped(f"checked   {comparison.verified}", width),
-        *(line for note in _notes(comparison) for line in _wrapped(f"note: {note}", width)),
+        *folded(f"checked   {comparison.verified}", width),
+        *(line for note in _notes(comparison) for line in folded(f"note: {note}", width)),
         "",
     ]
     for cells, where in zip(grid, left, strict=True):
         lines.append(f"{_line(cells, wide)}  {_tail(where, room)}")
     if len(order) > top:
         lines.append(f"{len(order) - top:,} more: --top {len(order)}")
-    said = [line for text in _who_left(comparison) for line in _wrapped(text, width)]
+    said = [line for text in _who_left(comparison) for line in folded(text, width)]
     return [*lines, "", *said, "", *_legend(comparison, trend, width)]
 
 
@@ -188,15 +188,6 @@ def _notes(comparison: Comparison) -> list[str]:
         more = f" and {len(some) - NAMED:,} more" if len(some) > NAMED else ""
         notes.append(f"heads that only some runs have: {'; '.join(some[:NAMED])}{more}")
     return notes
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    """Lines of at most `width` columns of visible characters."""
-    text = readable(text, 12 * len(text) + 16)
-    lines = textwrap.wrap(text, width, subsequent_indent="  ") if text.isascii() else []
-    if not lines:  # wide characters take two columns, which textwrap does not know
-        lines = textwrap.wrap(text, width // 2, subsequent_indent="  ")
-    return lines
 
 
 def _who_left(comparison: Comparison) -> list[str]:

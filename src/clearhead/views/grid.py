@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from clearhead.run.looks import Looks, Places
 from clearhead.views.heads import named, proof, rows, share, sizes, standouts
-from clearhead.views.inline import axes_of, pooled_map, pooling
+from clearhead.views.inline import Axis, axes_of, pooled_map, pooling
 from clearhead.views.labels import DPI, readable, text_width, thinned, use_fonts
-from clearhead.views.page import BROKEN, HATCH, INK, MUTED, PAPER, Room, house_style, page
+from clearhead.views.looks import where
+from clearhead.views.page import BROKEN, HATCH, INK, MUTED, PAPER, SIGNS, Room, house_style, page
 from clearhead.views.plots import png_bytes
 from clearhead.views.style import css_color, shades
 
@@ -32,18 +34,23 @@ TICKS = (0, 0.01, 0.05, 0.1, 0.25, 0.5, 1)
 MOST_TEXTS = 1024  # cells of a grid that say their number
 
 
-def pictures(run: Run) -> dict[str, bytes]:
+def pictures(run: Run, looks: Looks | None = None) -> dict[str, bytes]:
     """File name -> bytes: heads.png and heads.svg, and head-3.5.png and head-3.5.svg of each head
-    that stands out, where q and k were kept.
+    that stands out, where q and k were kept; with `looks`, of run.between, of those that look there
+    most, that place outlined.
 
     Names are safe and distinct; the same run gives the same bytes. Raises ValueError for a run
     without heads.
     """
     found = rows(run)
     files = _both("heads", heads_figure(run))
-    for row in standouts(found) if run.keep == "qk" else ():
+    shown = standouts(found) if run.keep == "qk" else []
+    if looks is not None:
+        by_name = {row["head"]: row for row in found}
+        shown = [by_name[head] for head, *_ in looks[: len(shown)]]
+    for row in shown:
         try:
-            figure = map_figure(run, row)
+            figure = map_figure(run, row, looks)
         except ValueError:  # of this head nothing was kept
             continue
         files |= _both(f"head-{row['head']}", figure)
@@ -142,14 +149,16 @@ def _say(
 
 
 @house_style()
-def map_figure(run: Run, row: Row) -> Figure:
+def map_figure(run: Run, row: Row, looks: Looks | None = None) -> Figure:
     """One head's map, rows queries and columns keys, pooled to what can be seen.
 
-    Raises ValueError if q and k of the head were not kept.
+    With `looks` it is that of the first text in which they are, with outlines around them. Raises
+    ValueError if q and k of the head were not kept.
     """
-    seen = run.map(row["head"])
-    pooled = pooled_map(seen)
-    queries, keys = axes_of(run, row["head"], seen)
+    at = Places(0, 0, (), ()) if looks is None else looks.places[0]
+    seen = run.map(row["head"], sequence=at.sequence)
+    pooled = pooled_map(seen, at.batch or 0)
+    queries, keys = axes_of(run, row["head"], seen, at.sequence, at.batch or 0)
     T, S = len(queries), len(keys)
     wide = SIDE if T <= S else max(round(SIDE * S / T), 60)
     high = SIDE if S <= T else max(round(SIDE * T / S), 60)
@@ -162,14 +171,17 @@ def map_figure(run: Run, row: Row) -> Figure:
     undrawable = use_fonts([title, *(queries.texts or ())[::y_step], *(keys.texts or ())[::x_step]])
     x_names, y_names = keys.names(x_step, 14, undrawable), queries.names(y_step, 14, undrawable)
     left, foot = (round(text_width(x, f)) + 46 for x, f in ((y_names, y_font), (x_names, x_font)))
-    notes = [("", proof(run))]
-    if said := pooling(seen, pooled):
+    notes = [("", "color: the square root of the weight, which shows small ones"), ("", proof(run))]
+    if said := pooling(seen, pooled, at.batch or 0):
         notes.insert(0, ("", said))
     if not bool((pooled.visible > 0).all()):
         notes.insert(0, ("hidden", "hidden from that row: nobody can read there"))
-    room = Room(1, 1, (wide, high), left, foot, 120, (0, 0), 12)
+    if looks is not None:
+        notes.insert(0, ("outlined", f"outlined: {where(run, looks)}"))
+    room = Room(1, 1, (wide, high), left, foot, 120, (0, 0), 34)
     figure, (ax,) = page(title, notes, room, undrawable)
     _draw(ax, pooled, (T, S))
+    _outline(ax, at, queries)
     ax.set_yticks(range(0, T, y_step), y_names, size=y_font)
     ax.set_xticks(range(0, S, x_step), x_names, size=x_font, rotation=90)
     ax.set(xlabel="key: the token that is read", ylabel="query: the token that reads")
@@ -191,6 +203,17 @@ def _draw(ax: Axes, pooled: Pooled, size: tuple[int, int]) -> None:
     ax.imshow(np.ma.array(shown, mask=hidden), cmap=colors, vmin=0, vmax=1, aspect="auto",
               interpolation="nearest", extent=box)  # fmt: skip
     ax.spines[:].set_visible(False)
+
+
+def _outline(ax: Axes, at: Places, queries: Axis) -> None:
+    """A frame around what some queries lay on some keys."""
+    from matplotlib.patches import Rectangle
+
+    for q0, q1 in at.queries:
+        rows = [n for n, position in enumerate(queries.at) if q0 <= position < q1]
+        for k0, k1 in at.keys if rows else ():
+            corner, high = (k0 - 0.5, rows[0] - 0.5), rows[-1] + 1 - rows[0]
+            ax.add_patch(Rectangle(corner, k1 - k0, high, clip_on=False, **SIGNS["outlined"]))
 
 
 def _color_bar(figure: Figure, ax: Axes, high: float) -> None:

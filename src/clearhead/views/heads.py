@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from clearhead.run.calls import COLUMNS as FIELDS
+from clearhead.run.calls import those
 from clearhead.views.labels import columns, readable
 
 if TYPE_CHECKING:
@@ -98,8 +99,8 @@ def in_order(found: Sequence[Row], sort: str | None = None) -> list[Row]:
     name, turned = sort.removeprefix("-"), sort.startswith("-")
     key = SHOWN.get(name, name)
     if key not in FIELDS:
-        known = ", ".join(dict.fromkeys((*SHOWN, *FIELDS)))
-        raise ValueError(f"there is no column {name!r} to sort by; there are {known}")
+        known = list(dict.fromkeys((*SHOWN, *FIELDS)))
+        raise ValueError(f"there is no column {name!r} to sort by; {those(known, name)}")
     there = [row for row in found if row[key] is not None]
     upward = key in (*WORDS, "head", "layer", "index")
     if key == "head":  # 3.10 comes after 3.9
@@ -145,23 +146,40 @@ def sizes(found: Sequence[Row]) -> str:
     return f"{len(found)} heads in {len(counts)} layers"
 
 
-def token_texts(run: Run, sequence: int | None = None) -> list[str]:
-    """The tokens of a sequence as text (the first sequence by default), #id where none is known."""
+def token_texts(run: Run, sequence: int | None = None, batch: int = 0) -> list[str]:
+    """The tokens of a text, by default the first of the first sequence; #id where none is known."""
     if not run.tokens:
         return []
-    ids = run.tokens[min(run.tokens) if sequence is None else sequence]
-    first = ids[0] if ids.ndim > 1 else ids
-    return [run.pieces.get(n, f"#{n}") for n in first.tolist()]
+    ids = run.tokens.get(min(run.tokens) if sequence is None else sequence)
+    if ids is None:
+        return []
+    row = ids[batch : batch + 1].flatten() if ids.ndim > 1 else ids  # a batch may be of none
+    return [run.pieces.get(n, f"#{n}") for n in row.tolist()]
 
 
 def how_many_tokens(run: Run) -> str:
-    """14 tokens, or 120 tokens in 4 pieces (texts, or windows of one); nothing if not known."""
-    if not run.tokens:
+    """14 tokens, or 120 tokens in 4 windows; nothing if that is not known."""
+    if (total := n_tokens(run)) is None:
         return ""
-    texts = sum(ids.shape[0] if ids.ndim > 1 else 1 for ids in run.tokens.values())
-    total = sum(ids.numel() for ids in run.tokens.values())
+    texts, unit = texts_of(run)
     count = f"{total:,} token{'s' * (total != 1)}"
-    return count if texts == 1 else f"{count} in {texts:,} pieces"
+    return count if texts == 1 and run.tokens else f"{count} in {texts:,} {unit}"
+
+
+def n_tokens(run: Run) -> int | None:
+    """How many tokens were read, None where that is not known."""
+    if run.tokens:
+        return sum(ids.numel() for ids in run.tokens.values())
+    return run.read.get("tokens")
+
+
+def texts_of(run: Run) -> tuple[int, str]:
+    """How many texts of known tokens there are, and what to call them: a batch is of texts, and
+    what was read one after the other are windows."""
+    if not run.tokens and run.read:
+        return run.read["texts"], "text" if run.read["texts"] == 1 else "texts"
+    sizes = [ids.shape[0] if ids.ndim > 1 else 1 for ids in run.tokens.values()]
+    return sum(sizes), "windows" if all(size == 1 for size in sizes) else "texts"
 
 
 def proof(run: Run) -> str:
@@ -290,7 +308,8 @@ def _legend(found: Sequence[Row], there: str, width: int) -> list[str]:
     where = f", in {SOURCES[there]}" if there in SOURCES else ""
     said = [
         "head: layer.head, both from 0. does: what it reads, where that is clear.",
-        f"{there}: mean weight on what it reads{where}; (equal): what equal attention puts there.",
+        f"{there}: mean weight on what it reads{where}, over the rows that have it to read; "
+        "(equal): what equal attention puts there.",
         *(["text: the same in this text."] if there in SOURCES else []),
         "entropy: 0 = all weight on one token, 1 = the same on each. dist: in tokens.",
         "first: mean weight on the first token. max: the largest score before softmax.",

@@ -46,19 +46,20 @@ def escaped_text(value: object) -> str:
 # What of a map is drawn ---------------------------------------------------------------------------
 
 
-def pooled_map(seen: AttentionMap) -> Pooled:
-    """The largest weights of a map (1, 1, T, S) in at most BLOCKS x BLOCKS blocks.
+def pooled_map(seen: AttentionMap, batch: int = 0) -> Pooled:
+    """The largest weights of a map (B, 1, T, S) of a text in at most BLOCKS x BLOCKS blocks.
 
     Raises ValueError for a map without a cell.
     """
     T, S = seen.shape[-2:]
-    if not T or not S:
-        raise ValueError(f"the map of {T} x {S} tokens has no cells")
+    if not all(seen.shape):
+        what = f"{T} x {S} tokens" if seen.shape[0] else "no text"
+        raise ValueError(f"the map of {what} has no cells")
     down, across = (-(-size // -(-size // BLOCKS)) for size in (T, S))
-    return seen.pooled(0, 0, shape=(down, across))
+    return seen.pooled(batch, 0, shape=(down, across))
 
 
-def pooling(seen: AttentionMap, pooled: Pooled) -> str:
+def pooling(seen: AttentionMap, pooled: Pooled, batch: int = 0) -> str:
     """How a picture differs from the map, in words: made smaller, or one text of several."""
     (T, S), (n, m) = seen.shape[-2:], pooled.values.shape
     said = []
@@ -67,7 +68,8 @@ def pooling(seen: AttentionMap, pooled: Pooled) -> str:
         exact = T % n == 0 and S % m == 0
         said.append(f"each pixel is the largest weight of {'' if exact else 'up to '}{size} tokens")
     if seen.shape[0] > 1:
-        said.append(f"the first of {seen.shape[0]} texts")
+        which = f"text {batch}" if batch else "the first"
+        said.append(f"{which} of {seen.shape[0]} texts")
     return "; ".join(said)
 
 
@@ -95,12 +97,15 @@ class Axis:
         return f"{self.at[i]}" if self.texts is None else f"{self.texts[i]!r} ({self.at[i]})"
 
 
-def axes_of(run: Run, name: str, seen: AttentionMap) -> tuple[Axis, Axis]:
-    """The queries and the keys of the map of a head."""
+def axes_of(
+    run: Run, name: str, seen: AttentionMap, sequence: int = 0, batch: int = 0
+) -> tuple[Axis, Axis]:
+    """The queries and the keys of the map of a head in a text."""
     S = seen.shape[-1]
     layer = int(name.split(".")[0])
     cross = any(call.cross for call in run.calls if call.layer == layer)
-    texts, at = token_texts(run), run.positions(name).tolist()
+    texts = token_texts(run, sequence, batch)
+    at = run.positions(name, sequence=sequence).tolist()
     # The last token of a generation is never read: there may be one more than there are keys.
     known = not cross and S <= len(texts) <= S + 1 and all(0 <= i < len(texts) for i in at)
     queries = Axis(at, [texts[i] for i in at] if known else None)

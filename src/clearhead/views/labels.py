@@ -95,6 +95,15 @@ def readable(text: str, limit: int = 16, undrawable: frozenset[str] = frozenset(
     return kept + "\u2026"
 
 
+def folded(text: str, width: int) -> list[str]:
+    """A text as lines of at most `width` terminal columns of visible characters."""
+    text = readable(text, 12 * len(text) + 16)
+    lines = textwrap.wrap(text, width, subsequent_indent="  ") if text.isascii() else []
+    if not lines:  # wide characters take two columns, which textwrap does not know
+        lines = textwrap.wrap(text, width // 2, subsequent_indent="  ")
+    return lines
+
+
 def check_labels(tokens: Sequence[str], count: int, what: str) -> list[str]:
     """The tokens as a list of str; ValueError, with the likely cause, unless there are `count`."""
     if isinstance(tokens, str):

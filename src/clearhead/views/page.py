@@ -26,6 +26,7 @@ SIGNS: dict[str, dict[str, Any]] = {
     "hidden": {"facecolor": PAPER, "edgecolor": HATCH, "hatch": "//////", "linewidth": 0.6},
     "broken": {"facecolor": BROKEN, "edgecolor": "none"},
     "range": {"facecolor": BAND, "edgecolor": "none"},
+    "outlined": {"facecolor": "none", "edgecolor": "#d55e00", "linewidth": 1.6},
 }
 
 

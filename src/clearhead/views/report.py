@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from clearhead.files import make_directory, write_files
+from clearhead.views.glance import overview
 from clearhead.views.heads import (
     CAVEAT,
     READS,
@@ -30,22 +31,27 @@ from clearhead.views.heads import (
     share,
     sizes,
     standouts,
+    texts_of,
     token_texts,
 )  # fmt: skip
 from clearhead.views.inline import (
+    HIDDEN,
     axes_of,
     escaped_text,
     heatmap,
     histogram,
+    palette_indices,
     pooled_map,
     pooling,
     scale_bar,
 )  # fmt: skip
 from clearhead.views.labels import readable
+from clearhead.views.looks import section
 from clearhead.views.style import cells, style_sheet
 
 if TYPE_CHECKING:
     from clearhead.run import Run
+    from clearhead.run.looks import Looks
 
 Row = Mapping[str, Any]
 TOKENS = 160  # of the text on the page; of a longer one both ends
@@ -54,7 +60,8 @@ KEEP = "clearhead inspect MODEL --keep qk --save RUN"
 COLUMNS = {
     "head": ("head", "layer.head, both counted from 0"),
     "role": ("does", "what the head reads, named only where the evidence is clear"),
-    "role_mass": ("there", "mean weight on the tokens that the name means"),
+    "role_mass": ("there", "mean weight on the tokens that the name means, over the rows that have "
+                  "any: an induction head is measured where its token came before"),
     "role_uniform": ("equal", "what equal attention would put there: the weight to beat"),
     "normalized_entropy": ("entropy", "how widely a row spreads its weight: 0 is one token, 1 all "
                            "tokens alike"),
@@ -72,16 +79,19 @@ COLUMNS = {
 }  # fmt: skip
 
 
-def write_report(run: Run, path: str | Path) -> None:
+def write_report(run: Run, path: str | Path, looks: Looks | None = None) -> None:
     """Write the report of a run to `path`, whole or not at all. Raises OSError."""
     target = Path(path)
-    text = report_html(run)
+    text = report_html(run, looks)
     make_directory(target.parent)
     write_files(target.parent, {target.name: text.encode("utf-8")})
 
 
-def report_html(run: Run) -> str:
-    """The report as the text of one HTML file. The same run gives the same text."""
+def report_html(run: Run, looks: Looks | None = None) -> str:
+    """The report as the text of one HTML file, with what `run.between` found, if that is given.
+
+    The same run gives the same text.
+    """
     found, style = rows(run), style_sheet()
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode("ascii")
     policy = (
@@ -89,7 +99,8 @@ def report_html(run: Run) -> str:
         "form-action 'none'"
     )
     body = [
-        *_head(run, found), *_short(run, found), *_overview(run, found), *_shown(run, found),
+        *_head(run, found), *_short(run, found),
+        *(() if looks is None else section(run, looks)), *overview(found), *_shown(run, found),
         *_entropies(run, found), *_meaning(), *_every(found), *_notes(run),
     ]  # fmt: skip
     title = f"Attention heads of {escaped_text(run.model)}"
@@ -122,6 +133,9 @@ def _head(run: Run, found: Sequence[Row]) -> list[str]:
         if len(both) > TOKENS:
             gap = f"<span class=gap>… {len(both) - TOKENS:,} more …</span>"
             shown += [gap, *(_token(i, text) for i, text in both[-20:])]
+        count, unit = texts_of(run)
+        if count > 1:
+            shown.append(f"<span class=gap>… the first of {count:,} {unit}</span>")
         lines.append(f"<p class=tokens aria-label='the tokens of the text'>{''.join(shown)}</p>")
     return [*lines, "</header>"]
 
@@ -152,53 +166,12 @@ def _short(run: Run, found: Sequence[Row]) -> list[str]:
     ]
 
 
-def _overview(run: Run, found: Sequence[Row]) -> list[str]:
-    """The layer x head map, a table whose cells are colored by entropy."""
-    layers: dict[int, dict[int, Row]] = {}
-    for row in found:
-        layers.setdefault(row["layer"], {})[int(row["head"].split(".")[-1])] = row
-    widest = max((max(heads) + 1 for heads in layers.values()), default=0)
-    small = widest > 12
-    lines = [
-        "<section aria-labelledby=map><h2 id=map>All heads at a glance</h2>",
-        "<p class=lead>One cell a head: its entropy, from <span class='key e0'>0</span> all weight "
-        "on one token to <span class='key e10'>1</span> the same on every token"
-        + (
-            ". Underlined: what it does is clear.</p>"
-            if small
-            else ", and what it does, where that is clear.</p>"
-        ),
-        "<div class=scroll role=region aria-labelledby=map tabindex=0>",
-        f"<table class='map{' small' * small}'><caption>Entropy of each head, 0 to 1</caption>",
-        "<thead><tr><th scope=col>layer</th>",
-        *(f"<th scope=col><span class=hush>head </span>{h}</th>" for h in range(widest)),
-        "</tr></thead><tbody>",
-    ]
-    for layer, heads in sorted(layers.items()):
-        lines.append(f"<tr><th scope=row><span class=hush>layer </span>{layer}</th>")
-        lines += [_cell(heads.get(h), small) for h in range(widest)]
-        lines.append("</tr>")
-    return [*lines, "</tbody></table></div></section>"]
-
-
-def _cell(row: Row | None, small: bool) -> str:
-    if row is None:
-        return "<td></td>"
-    entropy, role = row["normalized_entropy"], row["role"] or "-"
-    title = f"{row['head']} {role}, entropy {share(entropy)}, {row['module']}"
-    word = f"<small>{escaped_text(readable(role, 16))}</small>" if named(row) else "<small></small>"
-    mark = " named" * named(row)
-    return (
-        f'<td class="{cells(entropy)}{mark}" title="{escaped_text(title)}">{share(entropy)}'
-        f"{'' if small else word}</td>"
-    )
-
-
 def _shown(run: Run, found: Sequence[Row]) -> list[str]:
     """The heads that stand out, each with its map where q and k were kept."""
-    cards = []
+    cards, hatched = [], False
     for n, row in enumerate(standouts(found)):
-        picture, said = _picture(run, row, f"h{n}")
+        picture, said, hidden = _picture(run, row, f"h{n}")
+        hatched = hatched or hidden
         cards.append(_card(row, picture, said, measured_on(run)))
     why = "of these heads no queries and keys were kept"
     if run.keep != "qk":
@@ -207,8 +180,8 @@ def _shown(run: Run, found: Sequence[Row]) -> list[str]:
     if any("<svg" in card for card in cards):
         lines.append(
             "<p>Each row is a token that reads (a query), each column a token that is read (a key)."
-            " The color is the weight, with small ones stretched so that they can be seen. "
-            f"Hatched: hidden from that row, nobody can read there.</p>{scale_bar()}"
+            " The color is the square root of the weight, which shows small ones."
+            f"{' Hatched: hidden from that row, nobody can read there.' * hatched}</p>{scale_bar()}"
         )
     else:
         lines.append(
@@ -218,19 +191,20 @@ def _shown(run: Run, found: Sequence[Row]) -> list[str]:
     return [*lines, "<div class=cards>", *cards, "</div></section>"]
 
 
-def _picture(run: Run, row: Row, uid: str) -> tuple[str, str]:
-    """A head's heatmap and how it was pooled; without a map, nothing and why."""
+def _picture(run: Run, row: Row, uid: str) -> tuple[str, str, bool]:
+    """A head's heatmap, how it was pooled and whether any of it is hidden; without a map why."""
     if run.keep != "qk":
-        return "", ""
+        return "", "", False
     try:
         seen = run.map(row["head"])
         pooled = pooled_map(seen)
     except ValueError as error:
-        return "", str(error)
+        return "", str(error), False
     T, S = seen.shape[-2:]
     queries, keys = axes_of(run, row["head"], seen)
     name = f"Head {row['head']}: weights of {T:,} queries on {S:,} keys"
-    return heatmap(pooled, queries, keys, name, uid), pooling(seen, pooled)
+    hidden = bool((palette_indices(pooled) == HIDDEN).any())
+    return heatmap(pooled, queries, keys, name, uid), pooling(seen, pooled), hidden
 
 
 def _card(row: Row, picture: str, said: str, source: str) -> str:

@@ -88,7 +88,8 @@ header p{margin-bottom:.35rem}
 p.facts{color:var(--muted)}
 .tokens{max-width:none;margin:1rem 0 0;font:.85rem/1.9 ui-monospace,"SF Mono",Menlo,Consolas,
 "DejaVu Sans Mono",monospace;white-space:pre-wrap}
-.tokens span{display:inline-block;background:var(--wash);border-radius:3px;padding:0 .2em;
+:where(.tokens span){background:var(--wash)}
+.tokens span{display:inline-block;border-radius:3px;padding:0 .2em;
 line-height:1.5;margin-right:3px;unicode-bidi:isolate;max-width:100%;overflow-wrap:anywhere}
 .tokens .gap{background:none;color:var(--muted)}
 .caveat{border-left:3px solid var(--accent);padding-left:.8rem;font-weight:600}
@@ -102,12 +103,12 @@ th{font-weight:600;text-align:left}
 .map{border-collapse:separate;border-spacing:2px}
 .map th{font-size:.8rem;font-weight:400;color:var(--muted);padding:0 .4rem;white-space:nowrap}
 .map thead th{text-align:center}
-.map td{min-width:5.6rem;padding:.35rem .3rem .3rem;text-align:center;border-radius:3px;
-font-size:.9rem;line-height:1.25}
-.map small{display:block;font-size:.72rem;min-height:1.25em;white-space:nowrap}
+.map td{min-width:4.6rem;width:5.6rem;padding:.35rem .2rem .3rem;text-align:center;
+border-radius:3px;font-size:.9rem;line-height:1.25;vertical-align:top}
+.map small{display:block;font-size:.72rem;line-height:1.15;min-height:1.15em}
 .map .named{font-weight:600}
 .small{border-spacing:1px}
-.small td{min-width:1.9rem;padding:.2rem .1rem;font-size:.72rem;border-radius:2px}
+.small td{min-width:1.9rem;width:auto;padding:.2rem .1rem;font-size:.72rem;border-radius:2px}
 .small .named{text-decoration:underline;text-underline-offset:2px}
 .hush{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%);white-space:nowrap}
 .cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,21rem),1fr));
@@ -143,6 +144,11 @@ color:var(--muted)}
 .all{font-size:.82rem;width:100%}
 .all th,.all td{padding:.28rem .45rem;border-bottom:1px solid var(--line);white-space:nowrap}
 .all thead th{color:var(--muted);font-weight:400;vertical-align:bottom;border-color:var(--muted)}
+.all.looks{width:auto}
+.bar{display:block;width:12rem;height:.7rem}
+.fill{fill:var(--accent);fill-opacity:.6}
+.strip{margin:.3rem 0 1.4rem}
+.strip .from{text-decoration:underline;text-underline-offset:3px;font-weight:700}
 .num{text-align:right}
 .words{display:grid;grid-template-columns:minmax(7rem,auto) 1fr;gap:.3rem 1.2rem;margin:0 0 1.6rem;
 max-width:52rem;font-size:.92rem}
@@ -154,7 +160,7 @@ li{overflow-wrap:anywhere}
 @media (max-width:36rem){main{padding-top:1.6rem}.words{grid-template-columns:1fr;gap:0}
 .words dd{margin-bottom:.6rem}article p.does{min-height:0}
 .hills span{flex-basis:3.6rem}.ends{padding-left:4.4rem}
-.map td{min-width:4.9rem}.small td{min-width:1.9rem}section{margin-top:2.2rem}}
+.small td{min-width:1.9rem}section{margin-top:2.2rem}}
 """
 _PAPER = """
 @page{size:A4;margin:14mm}
