@@ -1,9 +1,11 @@
 """Whole files or none."""
 
 import errno
+import fcntl
 import json
 import math
 import os
+import sys
 
 import pytest
 
@@ -60,6 +62,28 @@ def test_a_file_where_a_directory_should_be(tmp_path):
         files.make_directory(tmp_path / "x")
     with pytest.raises(NotADirectoryError, match="choose another"):
         files.make_directory(tmp_path / "x" / "below")
+
+
+def test_a_lock_keeps_others_out_while_it_is_held(tmp_path):
+    lock = tmp_path / ".lock"
+    with files.alone(lock, "busy"):
+        with pytest.raises(BlockingIOError, match="busy") as told, files.alone(lock, "busy"):
+            pass
+        assert told.value.filename == str(tmp_path)
+    with files.alone(lock, "busy"):
+        pass
+
+
+def test_where_there_are_no_locks_nobody_is_kept_out(tmp_path, monkeypatch):
+    def none(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    with files.alone(tmp_path / ".lock", "busy"), files.alone(tmp_path / ".lock", "busy"):
+        pass
+    monkeypatch.setitem(sys.modules, "fcntl", None)  # as on Windows
+    with files.alone(tmp_path / ".lock", "busy"), files.alone(tmp_path / ".lock", "busy"):
+        pass
 
 
 def test_json_is_strict_and_ascii():

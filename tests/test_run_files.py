@@ -329,7 +329,7 @@ def test_two_at_once_and_a_reader(tmp_path):
 
 
 def test_without_locks_the_run_before_is_cleared_away_and_nothing_else(tmp_path, monkeypatch):
-    monkeypatch.setattr(runwriter, "_try_lock", lambda lock, wait: False)
+    monkeypatch.setattr(runwriter, "hold", lambda lock, wait: False)
     found = run_of(a_run().calls[:1])
     with RunWriter(tmp_path) as slow:
         slow.add(found.calls[0])

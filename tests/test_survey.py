@@ -335,7 +335,7 @@ def test_a_damaged_progress_is_told_and_not_believed(subject, corpus, tmp_path):
 def test_a_second_copy_at_once_is_refused(subject, corpus, tmp_path):
     folder = folder_of(tmp_path / "run", {".corpus-0.lock": ""})
     told = pytest.raises(OSError, match="another copy reads a corpus into it")
-    with files.alone(folder / ".corpus-0.lock", "told elsewhere"), told:
+    with files.alone(folder / ".corpus-0.lock", ""), told:
         read_corpus(subject, corpus, ASKED, folder)
     assert read_corpus(subject, corpus, ASKED, tmp_path / "run")
 

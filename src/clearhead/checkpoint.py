@@ -18,14 +18,15 @@ from torch import Tensor, nn
 
 from clearhead.files import write_files
 
-CHECKPOINT, METRICS = "checkpoint.safetensors", "metrics.jsonl"
+CHECKPOINT, METRICS, LOCK = "checkpoint.safetensors", "metrics.jsonl", ".lock"
 
 
 @contextmanager
-def heard_later() -> Iterator[threading.Event]:
+def heard_later(every: bool = False) -> Iterator[threading.Event]:
     """An event that Ctrl-C or SIGTERM sets, instead of breaking off in the middle of something.
 
-    The second one is what it always is. Outside of the main thread nothing changes.
+    The second one is what it always is, unless `every` one is to be heard so. Outside of the main
+    thread nothing changes.
     """
     pressed = threading.Event()
     if threading.current_thread() is not threading.main_thread():
@@ -39,7 +40,8 @@ def heard_later() -> Iterator[threading.Event]:
 
     def press(*_: object) -> None:
         pressed.set()
-        give_back()
+        if not every:
+            give_back()
 
     for number in before:
         signal.signal(number, press)

@@ -10,25 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
-@contextmanager
-def alone(lock: Path, why: str) -> Iterator[None]:
-    """Hold a lock file for as long as we do; OSError with these words where another process does.
-
-    The words are those after the folder's name. On Windows nobody is kept out.
-    """
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    with open(lock, "w") as held:
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise BlockingIOError(error.errno, why, str(lock.parent)) from error
-        yield
-
-
 def json_text(value: object) -> str:
     """Strict JSON in ASCII: readable everywhere, and a NaN raises instead of slipping in."""
     return json.dumps(value, indent=1, allow_nan=False)
@@ -83,6 +64,39 @@ def write_files(directory: Path, contents: Mapping[str, bytes]) -> None:
         for path in (*staged.values(), *kept.values()):
             if path is not None:
                 path.unlink(missing_ok=True)
+
+
+@contextmanager
+def alone(path: Path, otherwise: str) -> Iterator[None]:
+    """Hold the lock file `path` for as long as we do.
+
+    Raises BlockingIOError, in the words of `otherwise`, where another process holds it; where there
+    are no locks nobody is kept out.
+    """
+    with open(path, "w") as file:
+        try:
+            hold(file.fileno(), wait=False)
+        except BlockingIOError as error:
+            raise BlockingIOError(error.errno, otherwise, str(path.parent)) from error
+        yield
+
+
+def hold(lock: int, wait: bool) -> bool:
+    """Lock an open file until it is closed; False where the system or the disk knows no locks.
+
+    Raises BlockingIOError where another process holds it and we do not wait.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        raise
+    except OSError:
+        return False
+    return True
 
 
 def _stage(directory: Path, name: str, content: bytes) -> Path:

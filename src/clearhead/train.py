@@ -245,8 +245,8 @@ def run(training: Training, folder: Path) -> Iterator[Record]:
     """
     make_directory(folder)
     lines = folder / checkpoint.METRICS
-    others = "another training writes there; wait for it or choose another --out"
-    with alone(folder / ".lock", others), checkpoint.heard_later() as stop:
+    busy = "another training writes there; wait for it or choose another --out"
+    with alone(folder / checkpoint.LOCK, busy), checkpoint.heard_later() as stop:
         for part in folder.glob(".*.part"):  # of a save that was killed
             part.unlink(missing_ok=True)
         checkpoint.rewind(lines, training.step if training.step else -1)

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from clearhead.files import json_text, make_directory, write_files
+from clearhead.files import hold, json_text, make_directory, write_files
 from clearhead.run.calls import FIGURES, KEPT, Call, Check
 from clearhead.run.files import CALL, STATS, TOKENS, StoredCall, check_tensor
 from clearhead.run.format import (
@@ -85,7 +85,7 @@ class RunWriter:
             self._data.mkdir()
             try:
                 self._lock = _open(self._data / LOCK)
-                _try_lock(self._lock, wait=True)
+                hold(self._lock, wait=True)
             except BaseException:
                 self.close()
                 raise
@@ -280,26 +280,13 @@ def _locked(folder: Path) -> Iterator[bool]:
     """Hold the folder for a moment; whether that kept others out."""
     lock = _open(folder / LOCK)
     try:
-        yield _try_lock(lock, wait=True)
+        yield hold(lock, wait=True)
     finally:
         os.close(lock)
 
 
 def _open(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-
-
-def _try_lock(lock: int, wait: bool) -> bool:
-    """Whether we hold it now. False, too, where the system or the disk knows no locks."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except OSError:
-        return False
-    return True
 
 
 def _remove(path: Path) -> None:
@@ -312,7 +299,7 @@ def _remove(path: Path) -> None:
         if (path / LOCK).exists():
             lock = os.open(path / LOCK, os.O_RDWR)
             try:
-                if not _try_lock(lock, wait=False):
+                if not hold(lock, wait=False):
                     return
             finally:
                 os.close(lock)
@@ -320,7 +307,7 @@ def _remove(path: Path) -> None:
             if _OURS.fullmatch(inside.name):
                 inside.unlink()
         path.rmdir()
-    except OSError:  # somebody's files in it, or no right to: they stay
+    except OSError:  # somebody writes it, or has files in it, or we may not: they stay
         return
 
 

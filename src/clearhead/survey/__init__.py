@@ -21,13 +21,14 @@ import torch
 
 from clearhead.capture import Observer, observe
 from clearhead.capture.keeping import count_check, versions
+from clearhead.checkpoint import heard_later
 from clearhead.files import alone, make_directory
 from clearhead.inspection import TEXT, Asked, Collector, Glance, beside, glance, set_roles
 from clearhead.run import Run
 from clearhead.run.writer import RunWriter
 from clearhead.subject import Subject
 from clearhead.survey import progress as kept
-from clearhead.survey.job import DONE, Ranks, heard, ranks
+from clearhead.survey.job import DONE, Ranks, ranks
 from clearhead.survey.progress import Progress
 from clearhead.survey.texts import Text, Texts, shown
 
@@ -35,6 +36,8 @@ KEEP_EVERY = 10.0  # seconds between two writings of the progress,
 KEEP_SHARE = 20  # but this many times longer than the last one took
 SAY_EVERY = 30.0  # seconds between two lines about how far it is
 SAMPLE = 1024  # numbers of each parameter that tell models apart
+LOCK = ".corpus-{}.lock"
+BUSY = "another copy reads a corpus into it; wait, or choose another --save"
 READY, WRITTEN, GONE = "ready", "written", "gone"
 
 Show = Callable[[Iterable[Text], str, int], Iterable[Text]]
@@ -74,11 +77,11 @@ def survey(
     with RunWriter(folder):  # may a run be put there? Better asked now
         pass
     seen = glance(subject, subject.windows(TEXT)[0])
-    others = "another copy reads a corpus into it; wait, or choose another --save"
     with (
         ranks(subject.device) as mine,
-        alone(folder / f".corpus-{mine.rank}.lock", others),
-        heard(mine.world) as pressed,
+        alone(folder / LOCK.format(mine.rank), BUSY),
+        # In a job one Ctrl-C is many signals: the terminal's, and then torchrun's.
+        heard_later(every=mine.world > 1) as pressed,
     ):
         identity = identity_of(subject, texts, asked, most, mine.world)
         if not mine.same(json.dumps(identity)):

@@ -6,8 +6,6 @@ CUDA.
 """
 
 import os
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -16,8 +14,6 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-
-from clearhead.checkpoint import heard_later
 
 SILENCE = 600.0  # seconds without a sign after which a process counts as dead
 SIGN = 5.0  # seconds between two signs
@@ -168,20 +164,3 @@ def _gone(what: str) -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise ConnectionError(f"{what} ({str(error).splitlines()[0]})") from error
-
-
-@contextmanager
-def heard(world: int) -> Iterator[threading.Event]:
-    """As heard_later. In a job one Ctrl-C is many signals: the terminal's, and then torchrun's."""
-    if world == 1 or threading.current_thread() is not threading.main_thread():
-        with heard_later() as pressed:
-            yield pressed
-        return
-    pressed = threading.Event()
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, lambda *_: pressed.set()) for number in numbers}
-    try:
-        yield pressed
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

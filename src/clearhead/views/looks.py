@@ -167,9 +167,9 @@ def section(run: Run, looks: Looks, top: int = 12) -> list[str]:
     strips = [_strip(run, looks, head) for head, *_ in looks[:STRIPS]]
     if any(strips):
         lines.append(
-            f"<p class=lead>What the first of them read{_in_the_first(run, looks)}: the bluer a token, "
-            "the more weight it gets (by the square root of the weight). Underlined: the tokens that "
-            "read; a mean over several.</p>"
+            f"<p class=lead>What the first of them read{_in_the_first(run, looks)}: the bluer a "
+            "token, the more weight it gets (by the square root of the weight). Underlined: the "
+            "tokens that read; a mean over several.</p>"
         )
     return [*lines, *strips, "</section>"]
 
