@@ -17,12 +17,11 @@ from pathlib import Path
 import torch
 
 from clearhead import checkpoint, training
-from clearhead.corpus import windows
 from clearhead.files import make_directory, write_files
 from clearhead.gpt import BOX, TinyGPT
 from clearhead.probe import HeadProbe, probe_heads
 from clearhead.recipe import TINY_EN
-from clearhead.train import Training, row_losses
+from clearhead.train import Training, mean_loss
 from clearhead.views.terminal import Terminal
 
 HERE = Path(__file__).resolve().parent
@@ -59,19 +58,8 @@ def speeches() -> str:
 # Measuring ----------------------------------------------------------------------------------------
 
 
-@torch.no_grad()
-def bits_per_byte(model: TinyGPT, tokens: torch.Tensor) -> float:
-    """What the model needs for each byte of the held tokens, in windows of its own context."""
-    assert model.tokenizer is not None
-    context = model.config.context
-    rows = windows(tokens, context, len(tokens))
-    nats = torch.cat([row_losses(model, part) for part in rows.split(16)]).mean()
-    n_bytes = len(model.tokenizer.decode(tokens.tolist()).encode("utf-8", "replace"))
-    return float(nats) / math.log(2) * len(tokens) / n_bytes
-
-
 def unigram_bits(train: torch.Tensor, held: torch.Tensor, vocab_size: int, n_bytes: int) -> float:
-    """The same for tokens drawn by how often each occurs in the text learned from."""
+    """Bits for each byte held back, of tokens drawn by how often each occurs in those learned."""
     counts = torch.bincount(train, minlength=vocab_size).double() + 1
     return float(-(counts / counts.sum()).log2()[held].sum()) / n_bytes
 
@@ -82,6 +70,7 @@ def measured(folder: Path, trained: Training) -> dict[str, str]:
     assert model.tokenizer is not None
     train, held = trained.corpus.train, trained.corpus.held
     text = model.tokenizer.decode(held.tolist()).encode()
+    nats = mean_loss(model, held, len(held))
     heads = probe_heads(model)
     start = torch.tensor(model.tokenizer.encode("\n"))
     sample = model.generate(start, 120, temperature=0.8, top_p=0.95, seed=1)
@@ -91,7 +80,7 @@ def measured(folder: Path, trained: Training) -> dict[str, str]:
         "megabytes": f"{(folder / 'model.safetensors').stat().st_size / 1e6:.2f}",
         "minutes": f"{trained.seconds / 60:.0f}",
         "tokens": f"{s.steps * s.batch * s.accumulate * s.context / 1e6:.0f} million",
-        "bits": f"{bits_per_byte(model, held):.3f}",
+        "bits": f"{nats / math.log(2) / trained.corpus.bytes_per_token:.3f}",
         "unigram": f"{unigram_bits(train, held, model.config.vocab_size, len(text)):.3f}",
         "gzip": f"{8 * len(gzip.compress(text, 9)) / len(text):.3f}",
         "held": f"{len(text):,}",
@@ -116,7 +105,7 @@ def card(folder: Path, trained: Training) -> str:
         "n_speeches": N_SPEECHES, "package": PACKAGE, "version": VERSION,
         "steps": f"{s.steps:,}", "rows": s.batch * s.accumulate, "rate": f"{s.learning_rate:g}",
         "warmup": s.warmup, "first_share": f"{s.repeats:.0%}", "longest": s.longest_block,
-        "last_share": f"{s.repeats if s.last_repeats is None else s.last_repeats:.0%}",
+        "last_share": f"{s.repeats_at(s.steps - 1):.0%}",
     }  # fmt: skip
     return CARD.read_text("utf-8").format(**known, **measured(folder, trained))
 

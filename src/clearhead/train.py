@@ -70,7 +70,7 @@ class Training:
             corpus = Corpus.nothing(settings.vocab_size)
         else:
             learned = text[: round(len(text) * (1 - settings.held))]  # not what is held back
-            tokenizer = Tokenizer.train(_lines(learned), settings.vocab_size)
+            tokenizer = Tokenizer.train(learned.splitlines(keepends=True), settings.vocab_size)
             corpus = Corpus.of(text, tokenizer, settings.context, settings.held)
         new = cls._fresh(settings, corpus, tokenizer, _hash(text))
         new.source = source
@@ -214,12 +214,9 @@ class Training:
             "heads": [asdict(head) for head in heads],
         }  # fmt: skip
 
-    @torch.no_grad()
     def held_loss(self, most: int) -> float:
         """Cross-entropy of the text that was held back, in nats a token, over `most` windows."""
-        self.model.eval()
-        rows = windows(self.corpus.held, self.settings.context, most)
-        return float(torch.cat([row_losses(self.model, r) for r in rows.split(8)]).mean())
+        return mean_loss(self.model.eval(), self.corpus.held, most)
 
     # On the disk ----------------------------------------------------------------------------------
 
@@ -274,8 +271,11 @@ def row_losses(model: TinyGPT, rows: Tensor) -> Tensor:
     return losses.mean(dim=1)
 
 
-def _lines(text: str) -> Iterator[str]:
-    yield from text.splitlines(keepends=True)
+@torch.no_grad()
+def mean_loss(model: TinyGPT, tokens: Tensor, most: int) -> float:
+    """Cross-entropy of up to `most` windows of some tokens (L,), in nats a token."""
+    rows = windows(tokens, model.config.context, most)
+    return float(torch.cat([row_losses(model, part) for part in rows.split(8)]).mean())
 
 
 def _hash(text: str | None) -> str | None:

@@ -29,7 +29,7 @@ from clearhead.run.writer import RunWriter
 from clearhead.subject import Subject
 from clearhead.survey import progress as kept
 from clearhead.survey.job import DONE, Ranks, ranks
-from clearhead.survey.progress import Progress
+from clearhead.survey.progress import Place, Progress
 from clearhead.survey.texts import Text, Texts, shown
 
 KEEP_EVERY = 10.0  # seconds between two writings of the progress,
@@ -188,7 +188,7 @@ class _Reading:
         Raises KeyboardInterrupt where it was asked to stop: everything is kept then.
         """
         done, mine = self.progress, self.mine
-        left = self.texts.after(done.number, done.offset, mine.rank, mine.world)
+        left = self.texts.after(done.place.number, done.place.offset, mine.rank, mine.world)
         asked, collector = self.asked, Collector(self.subject, found=done.found)
         watcher = observe(self.subject.model, layers=asked.layers, rows=asked.rows, each=collector)
         for name in ("sites", "n_calls", "stats", "checked"):
@@ -212,14 +212,14 @@ class _Reading:
         """Read what is left of a text; whether it was asked to stop in it."""
         done, n, why = self.progress, 0, text.flaw()
         for n, window in enumerate(() if why else self._windows(text), 1):
-            if n <= done.window:  # was read before
+            if n <= done.place.window:  # was read before
                 continue
             # Which rows are sampled depends on the text, and not on who reads it after what.
             watcher._passes = (text.number << 20) + n
             collector.tokens = torch.tensor([window])
             self.subject.read(collector.tokens)
             _let_go(watcher.run)
-            done.window = n
+            done.place.window = n
             done.windows += 1
             done.tokens += len(window)
             self.tokens += len(window)
@@ -227,7 +227,7 @@ class _Reading:
                 return False
             if self._pressed():
                 return True
-        done.number, done.offset, done.window = text.number + 1, text.after, 0
+        done.place = Place(text.number + 1, text.after)
         if why or not n:
             done.leave_out(text.number, f"{text.name} ({why or 'no token'})")
         else:

@@ -8,7 +8,7 @@ import json
 import re
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from clearhead.stats import HeadStats
 FILE = "corpus-{}.safetensors"
 FORMAT, VERSION = "clearhead corpus", 1
 FEW = 5  # texts that were left out, by name
-_COUNTS = ("number", "offset", "window", "texts", "tokens", "windows", "left_out")
+_PLACE, _COUNTS = ("number", "offset", "window"), ("texts", "tokens", "windows", "left_out")
 
 # What a reading is of: changed, it is another one.
 KINDS = {"model": "another model", "corpus": "another corpus, or this one before it was changed",
@@ -32,12 +32,21 @@ KINDS = {"model": "another model", "corpus": "another corpus, or this one before
          "versions": "other versions"}  # fmt: skip
 
 
+@dataclass
+class Place:
+    """Where a reading is: the texts behind it, of whatever process, the byte at which the next one
+    begins, and the windows of that one that have been read."""
+
+    number: int = 0
+    offset: int = 0
+    window: int = 0
+
+
 @dataclass(eq=False)
 class Progress:
     """Where a reading is, and what it has found.
 
-    number, offset   the texts behind it, of whatever process, and the byte where the next begins
-    window           the windows of that next text that have been read
+    place            where to go on
     texts, tokens, windows  read, by this process
     left_out, named  texts that were left out, and of the first few [number, name and reason]
     run              sites, n_calls, stats and checked
@@ -49,9 +58,7 @@ class Progress:
     found: dict[int, Evidence] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     named: list[tuple[int, str]] = field(default_factory=list)
-    number: int = 0
-    offset: int = 0
-    window: int = 0
+    place: Place = field(default_factory=Place)
     texts: int = 0
     tokens: int = 0
     windows: int = 0
@@ -62,24 +69,21 @@ class Progress:
         self.named = sorted([*self.named, (number, why)])[:FEW]
 
     def merge(self, other: "Progress") -> "Progress":
-        """What both have found. Layers are told by their sites, whatever their numbers."""
+        """What both have found, wherever they are. Layers are told by their sites, not numbers."""
         run = Run("", list(self.run.sites), self.run.n_calls + other.run.n_calls)
         run.stats, run.checked = dict(self.run.stats), list(self.run.checked)
         run.sites += [site for site in other.run.sites if site not in run.sites]
         found = dict(self.found)
-        for layer, site in enumerate(other.run.sites):
-            own = run.sites.index(site)
-            if layer in other.run.stats:
-                stats = other.run.stats[layer]
-                run.stats[own] = run.stats[own].merge(stats) if own in run.stats else stats
-            if layer in other.found:
-                evidence = other.found[layer]
-                found[own] = found[own].merge(evidence) if own in found else evidence
+        tables: list[tuple[Any, Any]] = [(run.stats, other.run.stats), (found, other.found)]
+        for mine, theirs in tables:
+            for layer, one in theirs.items():
+                own = run.sites.index(other.run.sites[layer])
+                mine[own] = mine[own].merge(one) if own in mine else one
         for name, check in other.run.checked:
             count_check(run, name, check)
         new = Progress(run, found, {**other.refused, **self.refused})
         new.named = sorted([*self.named, *other.named])[:FEW]
-        for name in ("texts", "tokens", "windows", "left_out"):
+        for name in _COUNTS:
             setattr(new, name, getattr(self, name) + getattr(other, name))
         return new
 
@@ -96,7 +100,7 @@ class Progress:
                     tensors[f"{kind}.{layer}.{name}"] = x.contiguous().clone()
         said = {
             "format": FORMAT, "version": VERSION, "identity": dict(identity),
-            **{name: getattr(self, name) for name in _COUNTS},
+            **asdict(self.place), **{name: getattr(self, name) for name in _COUNTS},
             "named": self.named, "refused": self.refused,
             "n_calls": self.run.n_calls, "sites": self.run.sites,
             "checked": [[name, said_of_check(check)] for name, check in self.run.checked],
@@ -123,11 +127,13 @@ class Progress:
             run.stats = {n: HeadStats.from_tensors(x) for n, x in sorted(kinds["stats"].items())}
             run.checked = [(where, check_of(check)) for where, check in said["checked"]]
             found = {n: Evidence.from_tensors(x) for n, x in sorted(kinds["roles"].items())}
-            new = cls(run, found, dict(said["refused"]), [(n, why) for n, why in said["named"]])
-            for count in _COUNTS:
-                if type(said[count]) is not int or said[count] < 0:
-                    raise ValueError(f"{count} is {said[count]!r}")
-                setattr(new, count, said[count])
+            counts = {what: said[what] for what in (*_PLACE, *_COUNTS)}
+            for what, count in counts.items():
+                if type(count) is not int or count < 0:
+                    raise ValueError(f"{what} is {count!r}")
+            place = Place(*(counts.pop(what) for what in _PLACE))
+            named = [(n, why) for n, why in said["named"]]
+            new = cls(run, found, dict(said["refused"]), named, place, **counts)
         except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise _no_progress(name, error) from error
         return new
