@@ -7,6 +7,7 @@ import io
 import itertools
 import math
 import threading
+import types
 import warnings
 import weakref
 
@@ -375,9 +376,9 @@ def test_a_compiled_model_is_seen(warm):
             assert torch.equal(compiled(text()), plain)
         assert run.n_calls == 1
         assert run.calls[0].check.ok
-        with pytest.raises(ValueError, match=r"observe what torch\.compile returned"):
-            with observe(model):
-                compiled(text())
+        with observe(model) as run:  # what was compiled is this model too
+            assert torch.equal(compiled(text()), plain)
+        assert run.n_calls == 1
         assert torch.equal(compiled(text()), plain)
 
 
@@ -652,6 +653,209 @@ def test_what_is_interrupted_leaves_no_run(tmp_path):
         model(**zoo.feed("llama"))
         raise KeyboardInterrupt
     assert not (tmp_path / "run" / "run.json").exists()
+
+
+def test_a_run_that_was_lost_says_so(tmp_path):
+    model = zoo.build("llama")
+    with pytest.raises(KeyboardInterrupt), torch.no_grad():
+        with observe(model, keep="qk", out=tmp_path / "run") as run:
+            model(**zoo.feed("llama"))
+            assert run.map("0.0")[0, 0, 0, 0] == 1
+            raise KeyboardInterrupt
+    lost = rf"nothing was kept in {tmp_path}/run: the observation ended with KeyboardInterrupt"
+    for look in (lambda: run.map("0.0"), lambda: run.between((0, 2), (0, 1)),
+                 lambda: run.calls[0].tensors["lse"]):  # fmt: skip
+        with pytest.raises(ValueError, match=lost) as told:
+            look()
+        assert "\n" not in str(told.value)
+    assert run.heads()[0].rows == 2 * zoo.T  # the statistics are in memory
+
+
+# Passes, tokens, names ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "bert", "t5"])
+def test_calling_forward_is_calling_the_model(name):
+    model, inputs = zoo.build(name), zoo.feed(name)
+    with torch.no_grad():
+        with observe(model, keep="qk") as run:
+            model(**inputs), model(**inputs)
+        with observe(model, keep="qk") as direct:
+            model.forward(**inputs), model.forward(**inputs)
+    assert direct.sites == run.sites
+    for a, b in zip(direct.calls, run.calls, strict=True):
+        assert (a.sequence, a.number, a.layer) == (b.sequence, b.number, b.layer)
+        assert torch.equal(a.tensors["lse"], b.tensors["lse"])
+    assert direct.tokens.keys() == run.tokens.keys()
+    for n, tokens in run.tokens.items():
+        assert torch.equal(direct.tokens[n], tokens)
+
+
+def test_parts_called_by_hand_are_passes_as_they_come_again():
+    """Two embeddings before anything attends, as an encoder and a decoder have."""
+
+    class Parts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.place = nn.Embedding(20, 16), nn.Embedding(20, 16)
+            self.first, self.second = Mine(), nn.MultiheadAttention(16, 4, batch_first=True)
+
+    model, ids = Parts().eval(), torch.tensor([[3, 1, 4, 1, 5]])
+    with torch.no_grad(), observe(model) as run:
+        for new in (ids, ids + 1):
+            places = model.place(torch.arange(5)[None])  # whole numbers, but no tokens
+            x = model.embed(new) + places
+            model.place(torch.arange(5)[None])
+            model.first(x)
+            model.second(x, x, x)
+    assert run.sites == [("first", 0), ("second", 0)]
+    assert [c.number for c in run.calls] == [0, 0, 1, 1]
+    assert [c.sequence for c in run.calls] == [0, 0, 1, 1]
+    assert run.tokens == {}
+
+
+class Reader(nn.Module):
+    """Embeds `ids` and attends; called with them in one order or another."""
+
+    def __init__(self, time_first: bool = False) -> None:
+        super().__init__()
+        self.embed, self.time_first = nn.Embedding(20, 16), time_first
+        self.attend = nn.MultiheadAttention(16, 4, batch_first=not time_first)
+
+    def forward(self, ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        x = self.embed(ids)
+        return self.attend(x, x, x)[0]
+
+
+class Masked(Reader):
+    def forward(self, attention_mask: Tensor, ids: Tensor) -> Tensor:
+        return super().forward(ids)
+
+
+class Labeled(Reader):
+    def forward(self, labels: Tensor, ids: Tensor) -> Tensor:
+        return super().forward(ids)
+
+
+class Counted(Reader):
+    def forward(self, counts: Tensor, ids: Tensor) -> Tensor:
+        return super().forward(ids)
+
+
+IDS = torch.tensor([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])
+
+
+@pytest.mark.parametrize(
+    ("model", "args", "known"),
+    [(Reader(), (IDS,), True), (Reader(), (IDS[0],), True), (Reader(True), (IDS.T,), True),
+     (Masked(), (torch.ones_like(IDS), IDS), False), (Labeled(), (IDS, IDS), False),
+     (Counted(), (torch.tensor([5, 5]), IDS), False)],
+    ids=["ids", "one text", "time first", "mask first", "labels first", "counts first"],
+)  # fmt: skip
+def test_tokens_are_what_is_read_and_nothing_else(model, args, known):
+    with torch.no_grad(), observe(model) as run:
+        model(*args)
+    assert (0 in run.tokens) == known
+    if known:
+        tokens = IDS if args[0].ndim == 2 else IDS[:1]
+        assert torch.equal(run.tokens[0], tokens)
+
+
+def test_names_with_controls_are_one_line():
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.add_module("a\nb\x1b[31m", Mine())
+
+        def forward(self, x: Tensor) -> Tensor:
+            return next(self.children())(x)
+
+    model = Odd()
+    model.config = types.SimpleNamespace(_name_or_path="some\nwhere\x1b[0m")
+    name = "a\\nb\\x1b[31m"
+    for layers in (None, [name], ["a\nb\x1b[31m"]):
+        with torch.no_grad(), observe(model, layers=layers) as run:
+            model(text())
+        assert run.sites == [(name, 0)]
+        assert run.model == "Odd some\\nwhere\\x1b[0m"
+    with torch.no_grad(), pytest.raises(ValueError, match=r"in the layers.*1 layers: 'a") as told:
+        with observe(model, layers=["attn"]):
+            model(text())
+    assert str(told.value).isprintable()
+
+
+# Shapes that torch takes --------------------------------------------------------------------------
+
+
+class Attends(nn.Module):
+    def __init__(self, prepare=lambda *given: given) -> None:
+        super().__init__()
+        self.prepare = prepare
+
+    def forward(self, *given: Tensor, **options) -> Tensor:
+        return F.scaled_dot_product_attention(*self.prepare(*given), **options)
+
+
+def heads_of(x: Tensor) -> Tensor:
+    """(..., T, 16) as (..., heads, T, 4) of 4 heads."""
+    return x.unflatten(-1, (4, 4)).transpose(-2, -3)
+
+
+@pytest.mark.parametrize(
+    ("x", "prepare", "shape"),
+    [(torch.randn(9, 16), heads_of, (1, 4)),  # no batch at all
+     (torch.randn(3, 9, 16), lambda x: x, (3, 1)),  # a batch, one head
+     (torch.randn(3, 9, 16), lambda x: heads_of(x).flatten(0, 1), (3, 4)),  # heads in the batch
+     (torch.randn(9, 3, 16), lambda x: heads_of(x.transpose(0, 1)).flatten(0, 1), (3, 4)),
+     (torch.randn(1, 9, 16), lambda x: heads_of(x)[0], (1, 4)),
+     (torch.randn(9, 16), lambda x: x, (1, 1))],
+    ids=["no batch", "one head", "folded", "time first", "of one", "two axes"],
+)  # fmt: skip
+@pytest.mark.parametrize("masked", [False, True])
+def test_what_the_leading_of_three_axes_is_shows_in_what_the_module_was_given(
+    x, prepare, shape, masked
+):
+    def three(x):
+        q = prepare(x)
+        return (q, q, q, torch.rand(*q.shape[:-1], 9) > 0.3) if masked else (q, q, q)
+
+    torch.manual_seed(0)
+    run = observed(Attends(three), lambda model: model(x), keep="qk")
+    (seen,) = run.calls
+    assert seen.shape[:2] == shape
+    assert seen.check.ok
+    B, H = shape
+    q = prepare(x).reshape(B, H, 9, -1)
+    if not masked:
+        expected = torch.softmax(q @ q.transpose(-1, -2) / q.shape[-1] ** 0.5, dim=-1)
+        torch.testing.assert_close(seen.map()[:], expected)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "options", "shape"),
+    [(((2, 5, 3, 4, 8), (1, 1, 3, 4, 8), (1, 1, 3, 4, 8)), {}, (10, 3, 3)),
+     (((2, 5, 3, 4, 8), (1, 5, 3, 4, 8), (2, 1, 3, 4, 8)), {}, (10, 3, 3)),
+     (((2, 5, 3, 4, 8), (1, 1, 3, 4, 8), (1, 1, 3, 4, 8), (1, 5, 1, 4, 4)), {}, (10, 3, 3)),
+     (((2, 3, 4, 8), (3, 4, 8), (3, 4, 8)), {}, (2, 3, 3)),
+     (((2, 3, 4, 8), (4, 8), (4, 8)), {}, (2, 3, 1)),
+     (((2, 1, 4, 8), (2, 3, 4, 8), (2, 3, 4, 8)), {}, (2, 3, 3)),
+     (((1, 3, 4, 8), (2, 3, 4, 8), (2, 3, 4, 8)), {}, (2, 3, 3)),
+     (((1, 3, 4, 8), (1, 3, 4, 8), (2, 3, 4, 8)), {}, (2, 3, 3)),
+     (((2, 3, 4, 8), (2, 1, 4, 8), (2, 3, 4, 8)), {}, (2, 3, 3)),
+     (((1, 4, 4, 8), (1, 2, 4, 8), (1, 1, 4, 8)), {"enable_gqa": True}, (1, 4, 4)),
+     (((1, 4, 4, 8), (1, 2, 4, 8), (1, 4, 4, 8)), {"enable_gqa": True}, (1, 4, 4)),
+     (((4, 4, 8), (2, 4, 8), (2, 4, 8)), {"enable_gqa": True}, (1, 4, 2)),
+     (((2, 3, 4, 5, 8), (2, 3, 2, 5, 8), (2, 3, 2, 5, 8)), {"enable_gqa": True}, (6, 4, 2))],
+)  # fmt: skip
+def test_every_broadcast_that_torch_runs_is_seen(shapes, options, shape):
+    torch.manual_seed(0)
+    given = [torch.randn(shape) for shape in shapes]
+    if len(given) > 3:
+        given[3] = given[3] > -1
+    run = observed(Attends(), lambda model: model(*given, **options))
+    assert run.notes == []
+    assert run.calls[0].shape[:3] == shape
+    assert run.calls[0].check.ok
 
 
 # What an attack found -----------------------------------------------------------------------------

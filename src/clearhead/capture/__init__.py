@@ -1,9 +1,10 @@
 """Observing a model: every attention call that it makes, as it makes it, and nothing of it changed.
 
-`observe` is the door. patches.py puts functions in place of others and back, those of entries.py;
-inputs.py and modules.py read what a call was given; masks.py finds the Rule behind a mask;
-looking.py has the engine look, and proves that what it saw is the call; passes.py knows where in a
-sequence it stands, keeping.py what is kept of it, and observer.py holds these together.
+`observe` is the door. hearing.py knows who listens; operators.py has torch's operators heard and
+patches.py puts functions in place of others and back, those of entries.py; inputs.py and modules.py
+read what a call was given; masks.py finds the Rule behind a mask; looking.py has the engine look,
+and proves that what it saw is the call; passes.py knows where in a sequence it stands, keeping.py
+what is kept of it, closed.py of which modules nothing was heard; observer.py holds these together.
 """
 
 from collections.abc import Collection, Mapping
@@ -12,7 +13,7 @@ from pathlib import Path
 from torch import nn
 
 from clearhead.capture.inputs import AttentionInputs
-from clearhead.capture.keeping import Wanted, by_layer
+from clearhead.capture.keeping import Wanted, by_layer, shown
 from clearhead.capture.observer import Adapter, Each, Observer
 from clearhead.cells import is_integer
 
@@ -65,5 +66,7 @@ def observe(
         raise TypeError(
             f'layers and heads are lists, such as [0, 3] or ["3.5"]; got {layers or heads!r}'
         )
+    if layers is not None:
+        layers = [shown(layer) if isinstance(layer, str) else layer for layer in layers]
     wanted = Wanted(keep, layers, by_layer(heads), rows, verify)
     return Observer(model, wanted, None if out is None else Path(out), adapters or {}, each)

@@ -7,7 +7,7 @@ Letters: B batch, H query heads, G key heads, T queries, S keys, D head size.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -50,11 +50,46 @@ class AttentionInputs:
     mask_bytes: int = 0
 
 
+CROSS = ("cross", "encoder_attn", "encdec", "multihead_attn")  # in a module's name
+
+
+@dataclass(slots=True)
+class Caller:
+    """The module that attends: its name, what it was called with, and whether by torch.func."""
+
+    name: str
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    transformed: bool = False
+
+    @property
+    def cross(self) -> bool:
+        """Whether the end of its name says that it attends to another sequence."""
+        end = ".".join(self.name.lower().split(".")[-2:])
+        return any(part in end for part in CROSS)
+
+    def heads_in(self, n: int, T: int) -> int:
+        """How many heads the leading axis of a query (n, T, D) holds of each batch element.
+
+        Told by what the module itself was given: (T, E) has no batch, so all n are heads; of
+        (B, T, E) or (T, B, E) they are n / B; and one head where nothing says so.
+        """
+        for x in (*self.args, *self.kwargs.values()):
+            if not isinstance(x, Tensor) or not x.is_floating_point() or x.is_nested:
+                continue
+            if x.ndim == 2 and x.shape[0] == T:
+                return n
+            for axis in (0, 1) if x.ndim == 3 else ():
+                if x.shape[1 - axis] == T and n % x.shape[axis] == 0:
+                    return n // x.shape[axis]
+        return 1
+
+
 # PyTorch's fused attention ------------------------------------------------------------------------
 
 
 def of_sdpa(
-    made: Tensor, cross: bool, masks: MaskCache,
+    made: Tensor, caller: Caller, masks: MaskCache,
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
     dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
     enable_gqa: bool = False,
@@ -63,29 +98,62 @@ def of_sdpa(
     lengths = None
     if query.is_nested:
         query, key, value, made, lengths = _padded(query, key, value, made)
-    q, k, v, made = (_four(x) for x in (query, key, value, made))
-    B = max(x.shape[0] for x in (q, k, v))
-    q, k, v = (x.expand(B, -1, -1, -1) for x in (q, k, v))
+    lead: tuple[int, ...] = (1, 1, *made.shape[:-2])[-max(2, made.ndim - 2) :]
+    parts: list[Any] = [query, key, value, made, attn_mask]
+    if made.ndim == 3:
+        n, T = made.shape[:2]
+        heads = n if enable_gqa else caller.heads_in(n, T)
+        lead = (n // heads, heads)
+        split = [x is not None and x.ndim == 3 and x.shape[0] == n for x in parts]
+        parts = [x.unflatten(0, lead) if s else x for x, s in zip(parts, split, strict=True)]
+    q, k, v, made = (_four(x, lead) for x in parts[:4])
+    B, H = made.shape[:2]
+    q, k, v = (x.expand(B, n, -1, -1) for x, n in ((q, H), (k, k.shape[1]), (v, v.shape[1])))
     if k.shape[1] != v.shape[1]:
-        heads = max(k.shape[1], v.shape[1])
-        k, v = (x.expand(-1, heads, -1, -1) for x in (k, v))
+        k, v = (x.repeat_interleave(H // x.shape[1], dim=1) for x in (k, v))
     rule, kept = Rule(scale=scale), 0
     if attn_mask is not None:
-        wide = attn_mask if attn_mask.ndim != 3 or query.ndim != 3 else attn_mask.unsqueeze(1)
-        rule, kept = _with_mask(rule, wide, q, k, cross, masks)
+        mask = parts[4] if parts[4].ndim == 2 else _four(parts[4], lead)
+        rule, kept = _with_mask(rule, mask, q, k, caller.cross, masks)
     elif is_causal:
         rule = replace(rule, causal=True, offset=0)
     if lengths is not None:
-        rule = _with_lengths(rule, lengths, q, k, cross)
+        rule = _with_lengths(rule, lengths, q, k, caller.cross)
     dropped = "dropout" if dropout_p > 0 else None
-    return AttentionInputs(q, k, v, rule, made, "sdpa", cross, unsure=dropped, mask_bytes=kept)
+    return AttentionInputs(
+        q, k, v, rule, made, "sdpa", caller.cross, unsure=dropped, mask_bytes=kept
+    )
 
 
-def _four(x: Tensor) -> Tensor:
-    """(..., T, D) with as many leading axes as one likes as (B, H, T, D)."""
-    if x.ndim == 2:
-        return x[None, None]
-    return x.unsqueeze(1) if x.ndim == 3 else x.flatten(0, x.ndim - 4)
+def of_flash(
+    result: tuple[Tensor, Any], caller: Caller, masks: MaskCache,
+    query: Tensor, key: Tensor, value: Tensor, dropout_p: float = 0.0, is_causal: bool = False,
+    return_debug_mask: bool = False, *, attn_mask: Tensor | None = None, scale: float | None = None,
+) -> AttentionInputs:  # fmt: skip
+    """The kernels below it that take a mask by name or none, by their own parameters."""
+    given = (query, key, value, attn_mask, dropout_p, is_causal, scale)
+    return of_sdpa(result[0], caller, masks, *given)
+
+
+def of_efficient(
+    result: tuple[Tensor, Any], caller: Caller, masks: MaskCache,
+    query: Tensor, key: Tensor, value: Tensor, attn_bias: Tensor | None, compute_log_sumexp: bool,
+    dropout_p: float = 0.0, is_causal: bool = False, return_debug_mask: bool = False, *,
+    scale: float | None = None,
+) -> AttentionInputs:  # fmt: skip
+    """Those that take a bias, by their own parameters."""
+    given = (query, key, value, attn_bias, dropout_p, is_causal, scale)
+    return of_sdpa(result[0], caller, masks, *given)
+
+
+def _four(x: Tensor, lead: tuple[int, ...]) -> Tensor:
+    """x (..., T, D), whose leading axes broadcast to `lead`, as (B or 1, heads, T, D)."""
+    if x.ndim == 4 and len(lead) == 2:
+        return x
+    *batch, heads = (*(1 for _ in range(len(lead) + 2 - x.ndim)), *x.shape[:-2])
+    if any(n != 1 for n in batch):
+        batch = list(lead[:-1])
+    return x.expand(*batch, heads, -1, -1).reshape(-1, heads, *x.shape[-2:])
 
 
 def _padded(*nested: Tensor) -> tuple[Any, ...]:
@@ -118,7 +186,7 @@ FUSED = ("flash", "paged", "flex", "sage", "kernels-community")
 
 
 def of_interface(
-    result: Any, name: str, cross: bool, masks: MaskCache,
+    result: Any, name: str, caller: Caller, masks: MaskCache,
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor,
     attention_mask: Tensor | None = None, dropout: float = 0.0, scaling: float | None = None,
     is_causal: bool | None = None, position_bias: Tensor | None = None,
@@ -134,7 +202,7 @@ def of_interface(
             f"it runs on {name!r}, whose masks clearhead does not read; load the model with "
             'attn_implementation="sdpa"'
         )
-    T = query.shape[2]
+    T, cross = query.shape[2], caller.cross or bool(getattr(module, "is_cross_attention", False))
     rule, kept = Rule(scale=_scale(module, query, scaling), softcap=softcap), 0
     if attention_mask is not None:
         mask = attention_mask[..., : key.shape[2]]
@@ -177,7 +245,7 @@ def _with_bias(rule: Rule, bias: Tensor) -> tuple[Rule, int]:
 
 
 def of_engine(
-    result: Attended | Tensor, cross: bool, masks: MaskCache,
+    result: Attended | Tensor, caller: Caller, masks: MaskCache,
     q: Tensor, k: Tensor, v: Tensor | None = None, rule: Rule | None = None,
     *, dropout: float = 0.0, **_: Any,
 ) -> AttentionInputs:  # fmt: skip
@@ -187,18 +255,18 @@ def of_engine(
         raise Unreadable("it asks clearhead.attention for statistics only, v=None: there is no out")
     q, k, v, made = (x[(None,) * (4 - x.ndim)] for x in (q, k, v, made))
     dropped = "dropout" if dropout > 0 else None
-    return AttentionInputs(q, k, v, Rule() if rule is None else rule, made, "clearhead", cross,
-                  unsure=dropped)  # fmt: skip
+    rule = Rule() if rule is None else rule
+    return AttentionInputs(q, k, v, rule, made, "clearhead", caller.cross, unsure=dropped)
 
 
 def of_weights(
-    weights: Tensor, cross: bool, masks: MaskCache, real: Tensor | None = None
+    weights: Tensor, caller: Caller, masks: MaskCache, real: Tensor | None = None
 ) -> AttentionInputs:
     """The weights (B, H, T, S) that a model returned itself, as a call: q k' = 0, bias = log p.
 
     `real`, (B, T), is the model's own mask of padding, if it was given one.
     """
-    B, H, T, S = weights.shape
+    (B, H, T, S), cross = weights.shape, caller.cross
     if T != S and not cross:
         raise Unreadable(
             f"the weights that it returns are {shape_of(weights)}: of some layout of its own, and "

@@ -1,7 +1,7 @@
 """What is kept of a call: which layers and heads, q and k, and the Rule without what is T x S."""
 
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from importlib import import_module
 
@@ -134,10 +134,38 @@ def on_cpu(rule: Rule) -> Rule:
     return replace(rule, **moved) if moved else rule  # type: ignore[arg-type]
 
 
+def shown(name: str) -> str:
+    """A name as one line of text: what is no character that shows, spelled out."""
+    if name.isprintable():
+        return name
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in name)
+
+
 def name_of(model: nn.Module) -> str:
     """The class of a model and, of one that was loaded, its name."""
     path = getattr(getattr(model, "config", None), "_name_or_path", "")
-    return f"{type(model).__name__} {path}" if path else type(model).__name__
+    return shown(f"{type(model).__name__} {path}" if path else type(model).__name__)
+
+
+class Lost(Mapping[str, Tensor]):
+    """Tensors that were not kept in the end: looking at one says why, in a ValueError."""
+
+    def __init__(self, names: Iterable[str], why: str) -> None:
+        self._names, self._why = tuple(names), why
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._names:
+            raise KeyError(name)
+        raise ValueError(self._why)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
 
 
 def versions() -> dict[str, str]:

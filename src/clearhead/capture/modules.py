@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from clearhead.capture.inputs import AttentionInputs, Unreadable
+from clearhead.capture.inputs import AttentionInputs, Caller, Unreadable
 from clearhead.capture.masks import MaskCache
 from clearhead.rule import Rule
 
@@ -21,7 +21,7 @@ Finish = Callable[[Tensor, Tensor], Tensor]
 
 
 def of_multi_head(
-    result: tuple[Tensor, Any], cross: bool, masks: MaskCache,
+    result: tuple[Tensor, Any], caller: Caller, masks: MaskCache,
     query: Tensor, key: Tensor, value: Tensor, embed_dim_to_check: int, num_heads: int,
     in_proj_weight: Tensor | None, in_proj_bias: Tensor | None,
     bias_k: Tensor | None, bias_v: Tensor | None, add_zero_attn: bool, dropout_p: float,
@@ -61,16 +61,16 @@ def of_multi_head(
         k, v = (F.pad(x, (0, 0, 0, 1)) for x in (k, v))
         more += 1
     q, k, v = (_by_head(x, num_heads) for x in (q, k, v))
-    rule, kept = _rule_of(q, key.shape[0], attn_mask, key_padding_mask, cross, masks, more)
+    rule, kept = _rule_of(q, key.shape[0], attn_mask, key_padding_mask, caller.cross, masks, more)
     dropped = "dropout" if training and dropout_p > 0 else None
     return AttentionInputs(
-        q, k, v, rule, made.transpose(0, 1), "nn.MultiheadAttention", cross,
+        q, k, v, rule, made.transpose(0, 1), "nn.MultiheadAttention", caller.cross,
         finish=_projecting(out_proj_weight, out_proj_bias), unsure=dropped, mask_bytes=kept,
     )  # fmt: skip
 
 
 def of_native(
-    result: tuple[Tensor, Any], cross: bool, masks: MaskCache,
+    result: tuple[Tensor, Any], caller: Caller, masks: MaskCache,
     query: Tensor, key: Tensor, value: Tensor, embed_dim: int, num_head: int,
     qkv_weight: Tensor, qkv_bias: Tensor, proj_weight: Tensor, proj_bias: Tensor,
     mask: Tensor | None = None, need_weights: bool = True, average_attn_weights: bool = True,
@@ -89,7 +89,7 @@ def of_native(
 
 
 def of_encoder_layer(
-    result: Tensor, cross: bool, masks: MaskCache,
+    result: Tensor, caller: Caller, masks: MaskCache,
     src: Tensor, embed_dim: int, num_heads: int, qkv_weight: Tensor, qkv_bias: Tensor,
     proj_weight: Tensor, proj_bias: Tensor, use_gelu: bool, norm_first: bool, eps: float,
     norm_weight_1: Tensor, norm_bias_1: Tensor, norm_weight_2: Tensor, norm_bias_2: Tensor,

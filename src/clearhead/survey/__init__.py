@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 from clearhead.capture import Observer, observe
-from clearhead.capture.keeping import count_check, versions
+from clearhead.capture.keeping import count_check, shown, versions
 from clearhead.checkpoint import heard_later
 from clearhead.files import alone, make_directory
 from clearhead.inspection import TEXT, Asked, Collector, Glance, beside, glance, set_roles
@@ -30,7 +30,7 @@ from clearhead.subject import Subject
 from clearhead.survey import progress as kept
 from clearhead.survey.job import DONE, Ranks, ranks
 from clearhead.survey.progress import Place, Progress
-from clearhead.survey.texts import Text, Texts, shown
+from clearhead.survey.texts import Text, Texts
 
 KEEP_EVERY = 10.0  # seconds between two writings of the progress,
 KEEP_SHARE = 20  # but this many times longer than the last one took
@@ -191,9 +191,8 @@ class _Reading:
         left = self.texts.after(done.place.number, done.place.offset, mine.rank, mine.world)
         asked, collector = self.asked, Collector(self.subject, found=done.found)
         watcher = observe(self.subject.model, layers=asked.layers, rows=asked.rows, each=collector)
-        for name in ("sites", "n_calls", "stats", "checked"):
-            setattr(watcher.run, name, getattr(done.run, name))
-        done.run, watcher._refused = watcher.run, done.refused
+        watcher.go_on_from(done.run, done.refused)
+        done.run, done.refused = watcher.run, watcher.refused
         stopped = False
         with suppress(_NothingYet), watcher:
             for text in left if show is None else show(left, "reading", self._n_left()):
@@ -215,7 +214,7 @@ class _Reading:
             if n <= done.place.window:  # was read before
                 continue
             # Which rows are sampled depends on the text, and not on who reads it after what.
-            watcher._passes = (text.number << 20) + n
+            watcher.passes = (text.number << 20) + n
             collector.tokens = torch.tensor([window])
             self.subject.read(collector.tokens)
             _let_go(watcher.run)

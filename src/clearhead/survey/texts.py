@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
+from clearhead.capture.keeping import shown
+
 LONG = 1 << 18  # characters: of a longer text, that many are in memory at a time
 ENDING = ".txt"
 
@@ -118,11 +120,6 @@ class Texts:
         for n, line, end in _lines(self.path, number, offset):
             if n % world == rank:
                 yield Text(n, f"line {n + 1}", _text_of(self.path, n, line), end)
-
-
-def shown(name: str) -> str:
-    """A name as one line of text: what is no character that shows, spelled out."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in name)
 
 
 def _files(folder: Path) -> Iterator[Path]:
