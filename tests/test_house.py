@@ -68,7 +68,7 @@ def sources() -> dict[str, str]:
     return {
         ".".join(path.relative_to(PACKAGE).with_suffix("").parts): path.read_text("utf-8")
         for path in PACKAGE.rglob("*.py")
-        if path.name != "__init__.py" or path.parent.name not in ("clearhead", "views")
+        if path.name != "__init__.py" or path.parent.name not in ("clearhead", "views", "viewer")
     }
 
 
