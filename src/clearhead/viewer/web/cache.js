@@ -42,13 +42,23 @@ export class TileCache {
       const key = this.key(layer, z, ty, tx);
       if (this.kept.has(key)) return;
       const refused = this.failed.get(key);
-      if (refused && performance.now() - refused < 3000) return;
+      if (refused && performance.now() - refused.when < 3000) { failed?.(refused.error); return; }
       let job = this.waiting.get(key);
       if (!job) this.waiting.set(key, job = { key, layer, z, ty, tx, wanted: new Map(), control: new AbortController(), running: false, rank });
       job.rank = rank;
       job.wanted.set(who, { arrived, failed });
     });
     this.pump();
+  }
+  // One tile, whoever else wants it.
+  load(layer, z, ty, tx, signal) {
+    const kept = this.get(layer, z, ty, tx);
+    if (kept) return Promise.resolve(kept);
+    const who = {};
+    return new Promise((done, failed) => {
+      signal?.addEventListener("abort", () => { this.forget(who); failed(new DOMException("given up", "AbortError")); }, { once: true });
+      this.want(who, layer, [{ z, ty, tx }], done, failed);
+    });
   }
   forget(who) { this.want(who, { }, [], null, null); }
   pending(who) {
@@ -81,7 +91,7 @@ export class TileCache {
     } catch (error) {
       if (this.waiting.get(job.key) === job) this.waiting.delete(job.key);
       if (error?.name !== "AbortError") {
-        this.failed.set(job.key, performance.now());
+        this.failed.set(job.key, { when: performance.now(), error });
         for (const { failed } of job.wanted.values()) failed?.(error);
       }
     } finally {

@@ -40,6 +40,7 @@ class App {
     this.current = null;
     this.tiles = new TileCache(source);
     this.texts = new TextCache(source);
+    this.answers = new Map();
     this.themeWatchers = new Set();
     this.timer = 0;
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.setTheme(this.theme));
@@ -48,6 +49,22 @@ class App {
   // Which run, sequence and batch element is meant: what every request of the source takes.
   tab(id = this.state.tab) { return this.about.tabs.find((tab) => tab.id === id) ?? this.about.tabs[0]; }
   where(state = this.state) { return { seq: state.seq ?? this.tab(state.tab).sequences?.[0]?.seq, batch: state.batch ?? 0 }; }
+
+  // The heads of a run, and what one head's map is: asked once.
+  grid(tab) { return this.once(`grid\n${tab}`, () => this.source.grid(tab, {})); }
+  headInfo(tab, head, where) {
+    const { seq, batch } = where;
+    return this.once(`head\n${tab}\n${head}\n${seq}\n${batch}`, () => this.source.head(tab, head, { seq, batch }, {}));
+  }
+  once(key, ask) {
+    if (!this.answers.has(key)) {
+      if (this.answers.size > 2000) this.answers.clear();
+      const answer = ask();
+      this.answers.set(key, answer);
+      answer.catch(() => this.answers.delete(key));
+    }
+    return this.answers.get(key);
+  }
 
   // Goes to another view: a new entry of the history, unless { push: false }.
   go(changes, { push = true } = {}) {
