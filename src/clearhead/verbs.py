@@ -18,6 +18,7 @@ from clearhead.verb import (
     read_file,
     read_text,
 )
+from clearhead.viewing import VIEW
 
 # demo -----------------------------------------------------------------------------------------
 
@@ -250,6 +251,7 @@ VERBS = (
     Verb("train", "Learn", "train a small model and watch its heads form",
          "clearhead train --recipe induction --steps 30 --out trained", _train_arguments, _train),
     *LOOK,
+    VIEW,
     Verb("bench", "Check", "time exact attention with every diagnostic beside its rivals",
          "clearhead bench --tokens 512 1024 --heads 2 --backward", _bench_arguments, _bench),
     Verb("doctor", "Check", "say what is installed, what is missing and how to get it",

@@ -1,0 +1,135 @@
+"""Work in the background: shared by all who ask for the same, watched, and given up for nobody.
+
+    workers.join(key, work)  ->  Job: future, done   ->  workers.leave(job)
+
+Quick work has threads of its own, so that no slow one stands before it; slow work steps aside while
+there is some, and stands still while nobody waits for it.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+from typing import Any
+
+QUICK, SLOW = 3, 2  # threads
+GRACE = 2.0  # seconds for which work that nobody waits for is kept, in case somebody comes back
+ASIDE = 0.2  # seconds for which slow work steps aside, at most, between two of its steps
+
+
+class Abandoned(Exception):
+    """Nobody waits for this work any more, or the server ends."""
+
+
+class Job:
+    """Work that was asked for, and how far it is.
+
+    future   its result
+    done     0..1
+    what     is being done, in words
+    """
+
+    def __init__(self, key: Hashable, work: Callable[["Job"], Any], what: str, slow: bool) -> None:
+        self.key, self.what, self.slow = key, what, slow
+        self.future: Future[Any] = Future()
+        self.done = 0.0
+        self.waiting = 0
+        self._work = work
+        self._aside: Callable[[Job], None] = lambda job: None
+
+    def step(self, done: float) -> None:
+        """Called by the work, often: `done` of it is. Raises Abandoned where it is to end."""
+        self.done = done
+        self._aside(self)
+
+
+class Workers:
+    """Threads that do quick and slow work. They end with the process, whatever they are at."""
+
+    def __init__(self, quick: int = QUICK, slow: int = SLOW, grace: float = GRACE) -> None:
+        self.grace = grace
+        self._lock = threading.Lock()
+        self._jobs: dict[Hashable, Job] = {}
+        self._quick: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._slow: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._n_quick = 0  # quick jobs that are asked for and not done
+        self._closed = False
+        self._numbers = {"quick": quick, "slow": slow}
+        for name, number in self._numbers.items():
+            for n in range(number):
+                jobs = self._quick if name == "quick" else self._slow
+                thread = threading.Thread(
+                    target=self._run, args=(jobs,), name=f"{name} {n}", daemon=True
+                )
+                thread.start()
+
+    def join(
+        self, key: Hashable, work: Callable[[Job], Any], what: str = "", slow: bool = False
+    ) -> Job:
+        """The job of this key that is under way, or a new one. Whoever joins must leave."""
+        with self._lock:
+            job = self._jobs.get(key)
+            if job is None:
+                job = self._jobs[key] = Job(key, work, what, slow)
+                job._aside = self._step_aside
+                self._n_quick += not slow
+                (self._slow if slow else self._quick).put(job)
+            job.waiting += 1
+            return job
+
+    def leave(self, job: Job) -> None:
+        with self._lock:
+            job.waiting -= 1
+
+    def find(self, key: Hashable) -> Job | None:
+        """The job of this key, if it is under way."""
+        with self._lock:
+            return self._jobs.get(key)
+
+    def close(self) -> None:
+        """Give up all work at its next step, and let the threads end."""
+        self._closed = True
+        for jobs, number in ((self._quick, "quick"), (self._slow, "slow")):
+            for _ in range(self._numbers[number]):
+                jobs.put(None)
+
+    def _step_aside(self, job: Job) -> None:
+        """Wait while quick work is there or nobody waits for this; give it up where nobody will."""
+        began = time.monotonic()
+        while True:
+            passed = time.monotonic() - began
+            if self._closed or (job.waiting <= 0 and passed >= self.grace and self._drop(job)):
+                raise Abandoned
+            if job.waiting > 0 and not (job.slow and self._n_quick and passed < ASIDE):
+                return
+            time.sleep(0.005)
+
+    def _drop(self, job: Job) -> bool:
+        """Take a job that nobody waits for out of the list, where that is still so."""
+        with self._lock:
+            if job.waiting > 0:
+                return False
+            if self._jobs.get(job.key) is job:
+                del self._jobs[job.key]
+            return True
+
+    def _run(self, jobs: "queue.SimpleQueue[Job | None]") -> None:
+        while (job := jobs.get()) is not None:
+            try:
+                if self._closed or (job.waiting <= 0 and self._drop(job)):
+                    raise Abandoned
+                result = job._work(job)
+            except BaseException as error:
+                self._forget(job)
+                job.future.set_exception(error)
+            else:
+                self._forget(job)
+                job.future.set_result(result)
+            job = None  # what it made is not held until the next one comes
+
+    def _forget(self, job: Job) -> None:
+        with self._lock:
+            self._n_quick -= not job.slow
+            if self._jobs.get(job.key) is job:
+                del self._jobs[job.key]
