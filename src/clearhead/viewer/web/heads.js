@@ -17,17 +17,6 @@ const ROLE_COLORS = {
   "broad": ["#64748b", "#94a3b8"],
 };
 
-// The grid of a run, asked for once.
-export function gridOf(app, tab = app.tab().id) {
-  app.grids ??= new Map();
-  if (!app.grids.has(tab)) {
-    const asked = app.source.grid(tab, {});
-    app.grids.set(tab, asked);
-    asked.catch(() => app.grids.delete(tab));
-  }
-  return app.grids.get(tab);
-}
-
 export function isNamed(role) { return Boolean(role) && !UNNAMED_ROLES.includes(role); }
 
 // "reads the token just before its own".
@@ -35,11 +24,8 @@ export function roleWords(app, role) { return app.about.roles?.[role] ?? ""; }
 
 export function roleColor(role, dark) { return ROLE_COLORS[role]?.[dark ? 1 : 0] ?? null; }
 
-// The metrics that the grid can be colored by: [{ key, label, meaning, low, high }]; role among them.
-export function metricsOf(app) {
-  const found = (app.about.metrics ?? []).filter(({ key }) => key !== "role");
-  return [...found, { key: "role", label: "role", meaning: "what the head reads, where half of the weight that could lie elsewhere lies there" }];
-}
+// The metrics that the grid can be colored by: [{ key, label, meaning, low, high }].
+export function metricsOf(app) { return app.about.metrics ?? []; }
 export function metricOf(app, key) {
   const all = metricsOf(app);
   return all.find((metric) => metric.key === key) ?? all[0];

@@ -47,7 +47,7 @@ export function linkList(box, { links, heads, query, key, raw, rawQuery, address
   const rest = seen.slice(12);
   const rows = (list) => list.map((link) => el("tr", null,
     el("th", { scope: "row" }, el("button.token", { type: "button", "aria-pressed": String(shown.includes(link.head)), title: "show this head beside the text", onclick: () => show(link.head) }, link.head)),
-    el("td.role", null, role.get(link.head) ?? ""),
+    el("td.does", null, role.get(link.head) ?? ""),
     el("td.number.weight", { title: longWeight(link.weight) }, shareBar(link.weight), el("span", null, exactly(link.weight))),
     el("td.number", null, link.rank ? grouped(link.rank) : "–"),
     el("td.number", null, times(link.weight, link.uniform)),
@@ -56,7 +56,7 @@ export function linkList(box, { links, heads, query, key, raw, rawQuery, address
   const more = rest.length ? el("button.more", { type: "button", onclick: () => { body.append(...rows(rest)); more.remove(); } }, `${grouped(rest.length)} more heads`) : null;
   renew(box,
     el("div.linkhead", null, el("h2", null, "Heads that link the two"), el("button.quiet.icon", { type: "button", "aria-label": "Close", onclick: close }, "×")),
-    el("p.pair", null, named(query, rawQuery(query)), el("span", null, " reads "), named(key, raw(key)), turned ? el("span.quietly", null, "The other way round nobody may look.") : null),
+    el("p.twotokens", null, named(query, rawQuery(query)), el("span", null, " reads "), named(key, raw(key)), turned ? el("span.quietly", null, "The other way round nobody may look.") : null),
     seen.length
       ? el("div.scroll", null, el("table.largest.links", null, el("thead", null, el("tr", null, el("th", { scope: "col" }, "head"), el("th", { scope: "col" }, "role"),
         el("th.number", { scope: "col" }, "weight"), el("th.number", { scope: "col", title: "1: no other key of this row has more" }, "rank"), el("th.number", { scope: "col" }, "× equal"), el("th", { scope: "col" }, el("span.hush", null, "map")))), body))
@@ -65,7 +65,7 @@ export function linkList(box, { links, heads, query, key, raw, rawQuery, address
 }
 
 export function named(n, raw) {
-  return el("span.named", null, el("span.at", null, `[${grouped(n)}]`), " ", el("span.mono.shown", null, shownToken(raw, 24)));
+  return el("span.named", null, el("span.at", null, `[${grouped(n)}]`), " ", el("span.mono.rawtoken", null, shownToken(raw, 24)));
 }
 
 function shareBar(weight) {

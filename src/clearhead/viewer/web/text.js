@@ -8,7 +8,7 @@ import { HIDDEN_SHADE, TEXT_SHADES, shadeOf } from "./ranking.js";
 const LINE = 28; // pixels, as in places.css
 const AROUND_TOKEN = 3; // pixels of its padding and margin
 const AROUND_CODE = 5;
-const SIDE = 20; // pixels of a pane's padding, both sides
+const PANE_SIDE = 20; // pixels of a pane's padding, both sides
 const MORE = 6; // lines drawn above and below the window
 const STRIP = 14; // pixels of the strip for each head
 const MOST_WIDTHS = 60000;
@@ -19,8 +19,8 @@ export class TextView {
     Object.assign(this, { pick, rest, count: 0, raw: () => "", panes: [], marks: {}, cursor: 0, starts: Uint32Array.of(0), drawn: new Map(), widths: new Map(), room: 0, found: new Set() });
     this.sheet = el("div.sheet", { role: "none" });
     this.scroller = el("div.scroller", { role: "listbox", tabindex: 0, "aria-label": "The text, token by token", "aria-orientation": "horizontal" }, this.sheet);
-    this.canvas = el("canvas.strip", { "aria-hidden": "true", title: "All of the text, the largest weight of each part: click to go there" });
-    this.window = el("div.window");
+    this.canvas = el("canvas.wholetext", { "aria-hidden": "true", title: "All of the text, the largest weight of each part: click to go there" });
+    this.window = el("div.inwindow");
     this.stripBox = el("div.stripbox", { "aria-hidden": "true" }, this.canvas, this.window);
     this.element = el("div.textview", null, this.scroller, this.stripBox);
     this.draw = perFrame(() => this.drawNow());
@@ -73,7 +73,7 @@ export class TextView {
   resize() {
     const wide = this.scroller.clientWidth;
     if (!wide) return;
-    const room = Math.floor(wide / Math.max(1, this.panes.length)) - SIDE;
+    const room = Math.floor(wide / Math.max(1, this.panes.length)) - PANE_SIDE;
     if (room !== this.room) {
       const kept = this.starts[linesSeen(this.scroller.scrollTop, 0, LINE, this.lines)[0]] ?? 0;
       const was = this.room;

@@ -1,7 +1,7 @@
 // A token: the text shaded by what this token reads, or by who reads it, for up to four heads side by side.
 import { el, fileName, renew, saveFile, say, segmented } from "./dom.js";
 import { csvText } from "./csv.js";
-import { gridOf, isNamed, times } from "./heads.js";
+import { isNamed, times } from "./heads.js";
 import { exactly, largestList, linkList, named } from "./lists.js";
 import { leastShaded, rankOf, shadesOf, totals } from "./ranking.js";
 import { searchBox } from "./search.js";
@@ -16,7 +16,7 @@ export function tokenPlace(app) { return new TokenPlace(app); }
 
 class TokenPlace {
   constructor(app) {
-    Object.assign(this, { app, columns: new Map(), infos: new Map(), loaded: null, control: null, picking: false, panes: [], heads: [] });
+    Object.assign(this, { app, columns: new Map(), loaded: null, control: null, picking: false, panes: [], heads: [] });
     this.view = new TextView({ pick: (n, other) => this.pick(n, other), rest: (n, aloud) => this.rest(n, aloud) });
     this.title = el("h1.chosen");
     const step = (by) => el("button.icon", { type: "button", "aria-label": by < 0 ? "The token before" : "The token after", onclick: () => this.choose(this.i + by) }, by < 0 ? "‹" : "›");
@@ -28,12 +28,12 @@ class TokenPlace {
     this.other = tip(el("button", { type: "button", "aria-pressed": "false", onclick: () => this.setPicking(!this.picking) }, "Pick a second token"),
       "Then click it: the heads that link the two are listed (or Shift-click, or Shift and Enter)");
     this.heading = el("div.paneheads");
-    this.readout = el("p.readout");
+    this.readout = el("p.spoken");
     this.missing = el("div.missing", { hidden: true });
     this.link = el("section.linked", { hidden: true, "aria-label": "Heads that link two tokens" });
     this.lists = el("div.lists");
     this.element = el("section.token-place", null,
-      el("div.bar", null, el("div.steps", null, step(-1), this.title, step(1)), this.way.element, this.scale.element, this.search.element, this.other,
+      el("div.controls", null, el("div.steps", null, step(-1), this.title, step(1)), this.way.element, this.scale.element, this.search.element, this.other,
         tip(el("button", { type: "button", onclick: () => this.save() }, "CSV"), "All weights that are shown, as a table")),
       this.missing,
       el("div.reading", null, el("div.texts", null, this.heading, this.view.element, this.readout), el("aside", { "aria-label": "Numbers" }, this.link, this.lists)));
@@ -52,7 +52,7 @@ class TokenPlace {
     this.way.set(state.way ?? "from");
     this.scale.set(state.color ?? "linear");
     this.toward = state.way === "to";
-    const [grid] = await Promise.all([gridOf(app), this.load(tab, where, control.signal)]);
+    const [grid] = await Promise.all([app.grid(tab.id), this.load(tab, where, control.signal)]);
     if (control.signal.aborted) return;
     this.grid = grid;
     const mapped = grid.heads.filter((head) => head.hasMap !== false && tab.keep !== "stats");
@@ -62,8 +62,9 @@ class TokenPlace {
     this.heads = [...new Set((state.heads ?? []).filter((head) => known.has(head)))];
     if (!this.heads.length && mapped.length) this.heads = [known.has(tab.first) ? tab.first : mapped[0].head];
     this.mapped = mapped;
-    await Promise.all(this.heads.map((head) => this.info(head, control.signal)));
+    const infos = await Promise.all(this.heads.map((head) => app.headInfo(tab.id, head, where)));
     if (control.signal.aborted) return;
+    this.info = infos[0] ?? {};
     this.arrange(state);
     const moved = this.place !== `${this.key0}|${this.i}`;
     this.place = `${this.key0}|${this.i}`;
@@ -87,7 +88,6 @@ class TokenPlace {
     this.key0 = `${tab.id}|${where.seq}|${where.batch}`;
     if (this.loaded === this.key0) return;
     this.columns.clear();
-    this.infos.clear();
     const text = this.app.texts.of(tab.id, where);
     say(this.readout, "Reading the text …");
     await text.need(0, 1);
@@ -99,14 +99,9 @@ class TokenPlace {
     this.textSide = null;
     say(this.readout, "");
   }
-  async info(head, signal) {
-    if (!this.infos.has(head)) this.infos.set(head, await this.app.source.head(this.app.tab().id, head, this.app.where(), { signal }));
-    return this.infos.get(head);
-  }
-
   // Which token is which. In self-attention rows and columns are places in one text, offset apart.
   arrange(state) {
-    const info = this.infos.get(this.heads[0]) ?? {};
+    const { info } = this;
     this.cross = Boolean(info.cross ?? this.text.cross);
     this.offset = this.cross ? 0 : info.offset ?? 0;
     this.T = info.T ?? this.text.total;
@@ -196,7 +191,7 @@ class TokenPlace {
   head() {
     renew(this.title, named(this.i, this.rawChosen(this.i)));
     const options = () => this.mapped.map(({ head, role }) => el("option", { value: head }, isNamed(role) ? `${head} ${role}` : head));
-    this.legends = this.heads.map(() => el("span.legend"));
+    this.legends = this.heads.map(() => el("span.shadekey"));
     this.heading.style.setProperty("--panes", Math.max(1, this.heads.length));
     const spare = this.mapped.find(({ head }) => !this.heads.includes(head));
     renew(this.heading, this.heads.map((head, n) => {
@@ -246,7 +241,7 @@ class TokenPlace {
     const parts = this.panes.filter((pane) => pane.values).map((pane) => {
       const w = pane.values[at];
       const words = Number.isNaN(w) ? "not seen" : `${exactly(w)}, rank ${grouped(rankOf(pane.values, at))}${times(w, pane.uniformOf(at)) ? `, ${times(w, pane.uniformOf(at))} equal` : ""}`;
-      return el("span.figure", null, el("b.mono", null, pane.head), " ", words);
+      return el("span.reads", null, el("b.mono", null, pane.head), " ", words);
     });
     renew(this.readout, named(at, this.raw(at)), " ", parts);
     if (aloud) this.app.announce(this.readout.textContent);
