@@ -136,7 +136,7 @@ export function legendMarks(scale) {
 // Colors that the canvas needs of its own.
 export function canvasColors(dark) {
   return dark
-    ? { page: "#14191d", ink: "#e6eaec", muted: "#a3afb7", line: "#2d373e", strong: "#4c5962", hatch: "#3b454c", hidden: "#191f24", accent: "#8ccdf2", cross: "#ffd166", band: "#2a5068" }
-    : { page: "#ffffff", ink: "#1b2a34", muted: "#5a6872", line: "#dfe3e6", strong: "#b9c1c7", hatch: "#d5d2c9", hidden: "#fdfcfa", accent: "#0b4f7d", cross: "#c2410c", band: "#c3dcec" };
+    ? { page: "#14191d", ink: "#e6eaec", muted: "#a3afb7", line: "#2d373e", strong: "#4c5962", hatch: "#3b454c", hidden: "#191f24", pending: "#1e252a", accent: "#8ccdf2", cross: "#ffd166", band: "#2a5068" }
+    : { page: "#ffffff", ink: "#1b2a34", muted: "#5a6872", line: "#dfe3e6", strong: "#b9c1c7", hatch: "#d5d2c9", hidden: "#fdfcfa", pending: "#f4f3ee", accent: "#0b4f7d", cross: "#c2410c", band: "#c3dcec" };
 }
 

@@ -149,15 +149,18 @@ export function drawCross(ctx, view, layout, rect, block, colors, text, pinned) 
     for (const edge of [y0, y1]) ctx.fillRect(rect.x, Math.round(edge) - 0.5, rect.width + layout.right - 12, 1);
   }
   ctx.globalAlpha = 1;
-  ctx.strokeStyle = color;
-  ctx.lineWidth = pinned ? 2 : 1.5;
   const least = Math.max(wide, 7);
-  ctx.strokeRect(x - least / 2 - 0.5, y - least / 2 - 0.5, least + 1, least + 1);
+  // Two lines, so that one of them is seen on any color.
+  for (const [stroke, width] of [[colors.page, pinned ? 5 : 4], [color, pinned ? 2.5 : 1.5]]) {
+    ctx.strokeStyle = stroke;
+    ctx.lineWidth = width;
+    ctx.strokeRect(x - least / 2 - 1, y - least / 2 - 1, least + 2, least + 2);
+  }
   ctx.restore();
-  if (text) drawAxisChips(ctx, layout, rect, x, y, text, color, colors);
+  if (text) drawAxisChips(ctx, layout, rect, x, y, text, color, colors, wide);
 }
 
-function drawAxisChips(ctx, layout, rect, x, y, text, color, colors) {
+function drawAxisChips(ctx, layout, rect, x, y, text, color, colors, wide) {
   ctx.font = `600 11px ${MONO}`;
   ctx.textBaseline = "middle";
   const letters = Math.floor((layout.left - 14) / 6.7);
@@ -170,7 +173,13 @@ function drawAxisChips(ctx, layout, rect, x, y, text, color, colors) {
     ctx.textAlign = "left";
     ctx.fillText(words, left + 5, cy + 0.5);
   };
-  const row = grouped(text.i);
-  chip(`${shownToken(text.query, Math.max(3, letters - row.length - 1))} ${row}`, rect.x - 3, y, "right");
-  chip(`${shownToken(text.key, 18)} ${grouped(text.j)}`, x, rect.y - 13, "center");
+  if (wide >= 13) { // the upright label that the chip would cover in part
+    ctx.fillStyle = colors.page;
+    ctx.fillRect(x - Math.min(9, wide / 2), rect.y - layout.top + 2, Math.min(18, wide), layout.top - 6);
+  }
+  // A pixel of many cells is named by the tokens it covers.
+  const span = (a, b) => (letters > 14 ? `${grouped(a)}–${grouped(b - 1)}` : `${grouped(a)} …`);
+  const row = text.query === undefined ? span(text.i0, text.i1) : grouped(text.i);
+  chip(text.query === undefined ? row : `${row} ${shownToken(text.query, Math.max(3, letters - row.length - 1))}`, rect.x - 3, y, "right");
+  chip(text.query === undefined ? span(text.j0, text.j1) : `${grouped(text.j)} ${shownToken(text.key, 18)}`, x, rect.y - 13, "center");
 }

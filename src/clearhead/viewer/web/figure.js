@@ -9,9 +9,9 @@ const LETTER = 6.7; // pixels of a letter of 11 px
 export function figureLayout(width, height, { tracks = true } = {}) {
   const small = width < 520;
   const left = small ? 62 : 116;
-  const top = small ? 58 : 84;
-  const right = tracks ? (small ? 40 : 76) : 10;
-  const bottom = tracks ? (small ? 44 : 66) : 10;
+  const top = small ? 58 : 76;
+  const right = tracks ? (small ? 44 : 78) : 10;
+  const bottom = tracks ? (small ? 44 : 60) : 10;
   const plot = { x: left, y: top, width: Math.max(40, width - left - right), height: Math.max(40, height - top - bottom) };
   return { width, height, small, tracks, plot, left, top, right, bottom };
 }
@@ -79,11 +79,14 @@ export function drawLabels(ctx, layout, rect, labels, colors) {
   }
   for (const { x, position, token } of labels.columns) {
     if (labels.upright) {
-      ctx.textAlign = "center";
+      // The first label begins where the map begins, so that it leaves the corner to the names of the axes.
+      const first = x - rect.x < 30;
+      ctx.textAlign = first ? "left" : "center";
+      const left = first ? rect.x : x;
       ctx.fillStyle = colors.ink;
-      ctx.fillText(token, x, rect.y - 13);
+      ctx.fillText(token, left, rect.y - 13);
       ctx.fillStyle = colors.muted;
-      ctx.fillText(position, x, rect.y - 27);
+      ctx.fillText(position, left, rect.y - 27);
     } else {
       ctx.save();
       ctx.translate(x, rect.y - 8);

@@ -7,10 +7,10 @@ const WIDE = 180;
 export class Legend {
   constructor() {
     this.meaning = el("p.meaning", { "data-field": "meaning" });
-    this.strip = el("canvas.strip", { width: WIDE, height: 1, "aria-hidden": "true" });
-    this.marks = el("div.marks", { "aria-hidden": "true" });
+    this.strip = el("canvas.ramp", { width: WIDE, height: 1, "aria-hidden": "true" });
+    this.marks = el("div.ramp-marks", { "aria-hidden": "true" });
     this.hiddenKey = el("span.hidden-key", null, el("i"), "hidden");
-    this.element = el("div.legend", null, this.meaning, el("div.scale", { role: "img", "aria-label": "color scale" }, this.strip, this.marks), this.hiddenKey);
+    this.element = el("div.legend", null, this.meaning, el("div.ramp-box", { role: "img", "aria-label": "color scale" }, this.strip, this.marks), this.hiddenKey);
   }
   show({ scale, dark, meaning, difference }) {
     say(this.meaning, meaning);
@@ -27,7 +27,7 @@ export class Legend {
       mark.style.setProperty("--at", `${100 * at}%`);
       return mark;
     }));
-    this.element.querySelector(".scale").setAttribute("aria-label", `color scale, ${scale === "log" ? "logarithmic" : "linear"}`);
+    this.element.querySelector(".ramp-box").setAttribute("aria-label", `color scale, ${scale === "log" ? "logarithmic" : "linear"}`);
   }
 }
 

@@ -157,7 +157,7 @@ class App {
   build() {
     this.tabList = el("nav.runs", { "aria-label": "Runs" });
     this.placeList = el("nav.places", { "aria-label": "Places" });
-    this.proofLine = el("p.proof");
+    this.proofLine = el("div.proof");
     this.noticeText = el("span");
     this.noticeLine = el("p.notice", { role: "alert", hidden: true }, this.noticeText,
       el("button.quiet", { type: "button", "aria-label": "Dismiss", onclick: () => this.notice("") }, "×"));
@@ -207,7 +207,8 @@ class App {
   }
   proof(tab) {
     renew(this.proofLine, el("span.checked", null, tab.checked ? `checked: ${tab.checked}` : "not checked"), " ", el("span.caveat", null, CAVEAT));
-    for (const line of tab.notes ?? []) put(this.proofLine, " ", el("span.note", null, line));
+    const notes = tab.notes ?? [];
+    if (notes.length) put(this.proofLine, " ", el("details.notes", null, el("summary", null, notes.length === 1 ? "1 note" : `${notes.length} notes`), notes.map((line) => el("span.note", null, line))));
   }
 }
 

@@ -260,6 +260,6 @@ export class MapView {
     ctx.clearRect(0, 0, layout.width, layout.height);
     const names = (i, j) => ({ i: text.at ? text.at(i) : i, j, query: text.query(i), key: text.key(j) });
     if (this.pin) drawCross(ctx, view, layout, rect, { i0: this.pin.i, i1: this.pin.i + 1, j0: this.pin.j, j1: this.pin.j + 1 }, colors, names(this.pin.i, this.pin.j), true);
-    if (this.cross) drawCross(ctx, view, layout, rect, this.cross, colors, names(this.cross.i0, this.cross.j0), false);
+    if (this.cross) drawCross(ctx, view, layout, rect, this.cross, colors, this.cross.z === 0 ? names(this.cross.i0, this.cross.j0) : this.cross, false);
   }
 }

@@ -69,7 +69,7 @@ export class MapPainter {
       if (picture) ctx.drawImage(picture, ...place);
       else {
         missing += 1;
-        this.standIn(ctx, view, plot, dpr, tile);
+        this.standIn(ctx, view, plot, dpr, tile, colors.pending);
       }
     }
     ctx.restore();
@@ -86,22 +86,28 @@ export class MapPainter {
     return [x, y, snap(plot.x + b.px) - x, snap(plot.y + b.py) - y];
   }
 
-  // Quarter by quarter: a finer tile if it is here, else the square of the nearest coarser one.
-  standIn(ctx, view, plot, dpr, { z, ty, tx }) {
+  // Quarter by quarter: a finer tile if it is here, else the square of the nearest coarser one, else plain
+  // paper: not the hatch of what is hidden, for nobody knows that yet.
+  standIn(ctx, view, plot, dpr, { z, ty, tx }, pending) {
     for (const [dy, dx] of [[0, 0], [0, 1], [1, 0], [1, 1]]) {
       if (z > 0) {
         const finer = this.picture(z - 1, 2 * ty + dy, 2 * tx + dx);
         if (finer) { ctx.drawImage(finer, ...this.square(view, plot, dpr, z - 1, 2 * ty + dy, 2 * tx + dx)); continue; }
       }
       const [x, y, width, height] = this.square(view, plot, dpr, z, ty, tx);
+      let found = false;
       for (let up = z + 1; up <= this.info.zmax; up += 1) {
         const from = withinAncestor(z, ty, tx, up);
         const coarse = this.picture(up, from.ty, from.tx);
         if (!coarse) continue;
         const half = from.side / 2;
         ctx.drawImage(coarse, from.sx + dx * half, from.sy + dy * half, half, half, x + (dx * width) / 2, y + (dy * height) / 2, width / 2, height / 2);
+        found = true;
         break;
       }
+      if (found) continue;
+      ctx.fillStyle = pending;
+      ctx.fillRect(x + (dx * width) / 2, y + (dy * height) / 2, width / 2, height / 2);
     }
   }
 

@@ -101,7 +101,7 @@ async function exactRows(exact, { r0, r1, c0, c1 }, text) {
       const wide = right - j;
       band.forEach((row, n) => { for (let k = 0; k < wide; k += 1) row.push(scores[n * wide + k] === -Infinity ? null : weights[n * wide + k]); });
     }
-    band.forEach((row, n) => rows.push([at(text, i + n), text.query(i + n) ?? "", ...row]));
+    band.forEach((row, n) => rows.push([rowPlace(text, i + n), text.query(i + n) ?? "", ...row]));
   }
   return [...head, ...rows];
 }
@@ -113,7 +113,7 @@ function pixelRows(app, map, info, part, z, pool, text) {
   const missing = tilesSeen(map.view, map.plot, info.T, info.S, z).some((t) => !app.tiles.has(layer, z, t.ty, t.tx));
   if (missing) throw new Error("the picture is still being computed: save its numbers when it stands");
   const head = header(`${pool === "mean" ? "mean" : "largest"} of ${n} x ${n} weights, by first key`, range(q0, q1).map((q) => q * n), text);
-  const rows = range(p0, p1).map((p) => [at(text, p * n), text.query(p * n) ?? "", ...range(q0, q1).map((q) => {
+  const rows = range(p0, p1).map((p) => [rowPlace(text, p * n), text.query(p * n) ?? "", ...range(q0, q1).map((q) => {
     const code = app.tiles.get(layer, z, Math.floor(p / TILE), Math.floor(q / TILE)).codes[(p % TILE) * TILE + (q % TILE)];
     return code === HIDDEN ? null : Number(decodeCode(code).toPrecision(4));
   })]);
@@ -124,4 +124,4 @@ function header(what, keys, text) {
   return [[what, "key", ...keys], ["query", "token", ...keys.map((j) => text.key(j) ?? "")]];
 }
 function range(a, b) { return Array.from({ length: b - a }, (_, n) => a + n); }
-function at(text, i) { return text.at ? text.at(i) : i; }
+function rowPlace(text, i) { return text.at ? text.at(i) : i; }

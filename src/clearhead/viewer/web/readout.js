@@ -15,10 +15,10 @@ export class Readout {
     this.key = el("p.around", { "data-field": "key", dir: "auto" });
     this.pixel = el("p.pixel", { "data-field": "pixel" });
     this.go = el("p.go");
-    this.element = el("section.readout", { "aria-label": title, hidden: true },
+    this.element = el("section.cell-readout", { "aria-label": title, hidden: true },
       el("h2", null, title, unpin && el("button.quiet.icon", { type: "button", "aria-label": "Unpin (Esc)", title: "Unpin (Esc)", onclick: unpin }, "×")),
       el("h3", null, "query"), this.query, el("h3", null, "key"), this.key,
-      el("dl", null,
+      el("dl.figures", null,
         el("dt", null, "weight"), this.fields.weight, el("dt", null, "score"), this.fields.score,
         el("dt", null, "rank"), this.fields.rank, el("dt", null, "uniform"), this.fields.uniform),
       this.pixel, this.go);
@@ -43,7 +43,7 @@ export class Readout {
       weight: wait ? "…" : hidden ? "hidden: this query may not see this key" : longWeight(cell.weight),
       score: wait ? "…" : hidden ? "–" : Number(cell.score.toPrecision(6)).toString(),
       rank: hidden ? "–" : cell.rank === undefined ? "…" : `${grouped(cell.rank)} of ${grouped(cell.visible)} keys`,
-      uniform: cell.rank === undefined ? (hidden ? "–" : "…") : `${longWeight(cell.uniform)}${timesUniform(cell)}`,
+      uniform: cell.rank === undefined ? (hidden ? "–" : "…") : `${Number(cell.uniform.toPrecision(3))}${timesUniform(cell)}`,
     };
     for (const [name, word] of Object.entries(words)) say(this.fields[name], word);
     this.fields.weight.classList.toggle("long", hidden);

@@ -79,9 +79,10 @@ function drawTrackName(ctx, rect, height, colors, vertical, tall) {
   const y = vertical ? rect.y - 10 : rect.y + tall + 9;
   if (vertical) {
     ctx.textAlign = "left";
-    ctx.fillText(tall > 50 ? `${height.label} →` : "H →", rect.x, y);
+    ctx.fillText(tall > 50 ? `${height.label} →` : "H →", rect.x, rect.y - 22);
+    ctx.fillText(height.marks[0], rect.x, y);
     ctx.textAlign = "right";
-    ctx.fillText(height.marks[1], rect.x + tall, rect.y - (tall > 70 ? 10 : 21));
+    ctx.fillText(height.marks[1], rect.x + tall, y);
     ctx.fillStyle = colors.line;
     ctx.fillRect(Math.round(rect.x + tall), rect.y, 1, rect.height);
   } else {
