@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from clearhead.looking import VERBS as LOOK
+from clearhead.reporting import REPORT
 from clearhead.verb import (
     LONGEST_CORPUS,
     Mistake,
@@ -252,6 +253,7 @@ VERBS = (
          "clearhead train --recipe induction --steps 30 --out trained", _train_arguments, _train),
     *LOOK,
     VIEW,
+    REPORT,
     Verb("bench", "Check", "time exact attention with every diagnostic beside its rivals",
          "clearhead bench --tokens 512 1024 --heads 2 --backward", _bench_arguments, _bench),
     Verb("doctor", "Check", "say what is installed, what is missing and how to get it",

@@ -53,12 +53,13 @@ class _Asked:
 
 
 class Endpoints:
-    """What is answered, over some tabs."""
+    """What is answered, over some tabs: what is kept takes `budget` bytes, a pass over a head some
+    `threads`."""
 
-    def __init__(self, tabs: list[Tab], budget: int = BUDGET, workers: Workers | None = None):
+    def __init__(self, tabs: list[Tab], budget: int = BUDGET, threads: int = 1) -> None:
         self.tabs = {tab.id: tab for tab in tabs}
-        self.cache = Cache(budget)
-        self.workers = Workers() if workers is None else workers
+        self.cache, self.threads = Cache(budget), threads
+        self.workers = Workers()
 
     def routes(self) -> list[Route]:
         head = "/api/{tab}/{head}"
@@ -160,16 +161,15 @@ class Endpoints:
 
     def _pass(self, asked: _Asked, reduce: str, job: Job) -> dict[int, Array]:
         """The levels from base to top, which are kept too, the coarsest longest."""
-        amap = asked.atlas.open(asked.head, asked.where).map.head(0, 0)  # of this pass alone
-        made = pyramid.levels(amap, reduce, job.step)
+        amap = asked.atlas.open(asked.head, asked.where).whole
+        made = pyramid.levels(amap, reduce, job.step, self.threads)
         for z, level in made.items():
             self.cache.put(("tile", *asked.key, reduce, z), level)
         return made
 
     def _exact(self, asked: _Asked, reduce: str, z: int, ty: int, tx: int, job: Job) -> Array:
-        opened = asked.atlas.open(asked.head, asked.where)
-        with opened.lock:
-            tile = pyramid.exact_tile(opened.map, reduce, z, ty, tx)
+        amap = asked.atlas.open(asked.head, asked.where).map
+        tile = pyramid.exact_tile(amap, reduce, z, ty, tx)
         self.cache.put(("tile", *asked.key, reduce, z, ty, tx), tile)
         return tile
 
@@ -195,8 +195,8 @@ class Endpoints:
         if found is None:
 
             def work(job: Job) -> Array:
-                amap = asked.atlas.open(asked.head, asked.where).map.head(0, 0)
-                total = pyramid.received(amap, job.step)
+                amap = asked.atlas.open(asked.head, asked.where).whole
+                total = pyramid.received(amap, job.step, self.threads)
                 self.cache.put(key, total)
                 return total
 

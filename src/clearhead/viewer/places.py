@@ -50,17 +50,27 @@ class Where:
     batch: int
 
 
-@dataclass(frozen=True, eq=False)
 class Opened:
-    """The map of one head, (1, 1, T, S), and where its rows stand, (T,); one reader at a time."""
+    """The map of one head, (1, 1, T, S), and where its rows stand, (T,).
 
-    map: AttentionMap
-    positions: Tensor
-    lock: threading.Lock
+    `whole` is for whoever makes maps of it for threads of their own; `map` is this thread's own.
+    """
+
+    def __init__(self, whole: AttentionMap, positions: Tensor) -> None:
+        self.whole, self.positions = whole, positions
+        self._own = threading.local()
+
+    @property
+    def map(self) -> AttentionMap:
+        found: AttentionMap | None = getattr(self._own, "map", None)
+        if found is None:
+            found = self._own.map = self.whole.head(0, 0)
+        return found
 
 
 class Atlas:
-    """One Run as the page asks for it. Any thread may ask; a head is read by one at a time.
+    """One Run as the page asks for it. Any thread may ask: a map keeps what the last tile needed, so
+    each thread has its own.
 
     `command` is what would keep q and k where the run has none.
     """
@@ -207,7 +217,7 @@ class Atlas:
                               f"keeps them: {self.command}")  # fmt: skip
             whole = self.run.map(name, sequence=where.seq)
             positions = self.run.positions(name, sequence=where.seq)
-            opened = Opened(whole.head(where.batch, 0), positions, threading.Lock())
+            opened = Opened(whole.head(where.batch, 0), positions)
             self._opened[name, where] = opened
             while len(self._opened) > MAPS:
                 self._opened.popitem(last=False)
@@ -239,9 +249,7 @@ class Atlas:
         size = opened.map.shape[2 if what == "row" else 3]
         if at >= size:
             raise Refused(404, f"there is no {what} {at}; there are {size:,}, counted from 0")
-        with opened.lock:
-            hidden = pick(opened.map.scores) == -torch.inf
-            weights = pick(opened.map)
+        hidden, weights = pick(opened.map.scores) == -torch.inf, pick(opened.map)
         return weights.masked_fill(hidden, torch.nan).to(torch.float32).numpy()
 
     def cells(self, name: str, span: tuple[int, int, int, int], where: Where) -> Floats:
@@ -255,9 +263,8 @@ class Atlas:
         if (i1 - i0) * (j1 - j0) > CELLS:
             n = (i1 - i0) * (j1 - j0)
             raise Refused(413, f"at most {CELLS:,} cells a request; got {n:,}")
-        with opened.lock:
-            here = 0, 0, slice(i0, i1), slice(j0, j1)
-            both = torch.stack([opened.map[here], opened.map.scores[here]])
+        here = 0, 0, slice(i0, i1), slice(j0, j1)
+        both = torch.stack([opened.map[here], opened.map.scores[here]])
         return both.to(torch.float32).numpy()
 
     def link(
@@ -275,8 +282,7 @@ class Atlas:
             at = (opened.positions == i).nonzero()[:, 0].tolist()
             if not at or j >= opened.map.shape[-1]:
                 continue
-            with opened.lock:
-                scores, weight = opened.map.scores[0, 0, at[0]], opened.map[0, 0, at[0], j]
+            scores, weight = opened.map.scores[0, 0, at[0]], opened.map[0, 0, at[0], j]
             visible = int((scores > -torch.inf).sum())
             if scores[j] > -torch.inf:
                 found.append({

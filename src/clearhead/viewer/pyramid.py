@@ -22,7 +22,7 @@ from clearhead.viewer.codes import Codes, encode
 TILE = 256  # pixels to a side of a tile
 FINEST = 4096  # pixels to a side of the level that one pass makes, at most
 ROWS = 1024  # queries between two looks at whether somebody still waits
-ENCODED = 1 << 20  # pixels that are turned into codes at once
+ENCODED = 1 << 18  # pixels that are turned into codes at once
 REDUCE = ("max", "mean")
 
 Step = Callable[[float], None]
@@ -54,54 +54,102 @@ def exact_tile(amap: AttentionMap, reduce: str, z: int, ty: int, tx: int) -> Cod
     rows, cols = (
         (min(t * side, size), min((t + 1) * side, size)) for t, size in ((ty, T), (tx, S))
     )
-    values, seen = _pixels(amap, rows, cols, z, reduce)
-    if reduce == "mean":
-        values = values / _areas(rows, cols, z)
-    return _padded(encode(values, seen))
+    return _padded(_codes(*_pixels(amap, rows, cols, z, reduce), rows, cols, z, reduce))
 
 
-def levels(amap: AttentionMap, reduce: str, step: Step) -> dict[int, Codes]:
+def levels(amap: AttentionMap, reduce: str, step: Step, threads: int = 1) -> dict[int, Codes]:
     """The levels from base to top of a map (1, 1, T, S), by one pass over it.
 
-    `step` is told how much is done, in 0..1, some ten times a second; what it raises ends it.
+    `step` is told how much is done, in 0..1, some ten times a second; what it raises ends the pass.
     """
     T, S = amap.shape[-2:]
     z = base_level(T, S)
     n, m = -(-T >> z), -(-S >> z)
     values, seen = torch.zeros(n, m, dtype=amap.dtype), torch.zeros(n, m, dtype=torch.bool)
-    for i0, i1 in bands(T, 1 << z):
-        step(0.98 * i0 / T)
-        where = slice(i0 >> z, -(-i1 >> z))
-        values[where], seen[where] = _pixels(amap, (i0, i1), (0, S), z, reduce)
-    found = {}
-    for level in range(z, top_level(T, S) + 1):
-        if level > z:
-            values, seen = _halved(values, reduce), _halved(seen, "max")
+    codes: Codes = np.zeros((n, m), "<u2")
+
+    def work(mine: AttentionMap, i0: int, i1: int) -> None:
+        j1 = min(-(-mine._bound.keys(i0, i1)[1] >> z << z), S)  # behind it nobody sees anything
+        where = slice(i0 >> z, -(-i1 >> z)), slice(0, -(-j1 >> z))
+        values[where], seen[where] = _pixels(mine, (i0, i1), (0, j1), z, reduce)
+        codes[where] = _codes(values[where], seen[where], (i0, i1), (0, j1), z, reduce)
+
+    _by_bands(amap, 1 << z, work, step, threads)
+    found = {z: codes}
+    for level in range(z + 1, top_level(T, S) + 1):
         step(0.99)
-        found[level] = _codes(values, seen, (T, S), level, reduce)
+        values, seen = _halved(values, reduce), _halved(seen, "max")
+        found[level] = _codes(values, seen, (0, T), (0, S), level, reduce)
     return found
 
 
-def received(amap: AttentionMap, step: Step) -> NDArray[np.float32]:
+def received(amap: AttentionMap, step: Step, threads: int = 1) -> NDArray[np.float32]:
     """The sum of each key's weights over the real queries of a map (1, 1, T, S): (S,)."""
     T, S = amap.shape[-2:]
     real = torch.ones(T, dtype=torch.bool)
     if amap.rule.query_mask is not None:
         real = amap.rule.query_mask[0].cpu()
-    total = torch.zeros(S, dtype=torch.float64)
-    for i0, i1 in bands(T, 1):
-        step(0.98 * i0 / T)
-        for a, b in _runs(real[i0:i1]):
+    total, lock = torch.zeros(S, dtype=torch.float64), threading.Lock()
+
+    def work(mine: AttentionMap, i0: int, i1: int) -> None:
+        j0, j1 = mine._bound.keys(i0, i1)
+        for a, b in _runs(real[i0:i1]) if j0 < j1 else ():
             rows = (i0 + a, i0 + b)
-            total += amap.pooled(0, 0, rows=rows, shape=(1, max(S, 1)), reduce="sum").values[0]
+            part = mine.pooled(0, 0, rows=rows, cols=(j0, j1), shape=(1, j1 - j0), reduce="sum")
+            with lock:
+                total[j0:j1] += part.values[0]
+
+    _by_bands(amap, 1, work, step, threads)
     return total.to(torch.float32).numpy()
 
 
-def bands(T: int, side: int) -> Iterator[tuple[int, int]]:
-    """Cut T rows into pieces of whole pixels that take a fraction of a second each."""
+def _by_bands(
+    amap: AttentionMap, side: int, work: Callable[[AttentionMap, int, int], None], step: Step,
+    threads: int,
+) -> None:  # fmt: skip
+    """Have work(map, i0, i1) done for all rows, in bands of whole pixels, the last ones first.
+
+    Each thread has a map of its own. What one of them raises ends all, and is raised here.
+    """
+    T = amap.shape[-2]
     high = max(side, ROWS // side * side)
-    for i0 in range(0, T, high):
-        yield i0, min(i0 + high, T)
+    spans = [(i0, min(i0 + high, T)) for i0 in range(0, T, high)]
+    costs = {span: 1 + span[1] - span[0] + _n_seen(amap, *span) for span in spans}
+    whole, done, lock = sum(costs.values()), 0, threading.Lock()
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        nonlocal done
+        mine = amap.head(0, 0)
+        try:
+            while True:
+                with lock:
+                    if raised or not spans:
+                        return
+                    span = spans.pop()
+                step(0.98 * done / whole)
+                work(mine, *span)
+                with lock:
+                    done += costs[span]
+        except BaseException as error:
+            raised.append(error)
+
+    others = [
+        threading.Thread(target=run, daemon=True) for _ in range(min(threads, len(spans)) - 1)
+    ]
+    for thread in others:
+        thread.start()
+    run()
+    for thread in others:
+        thread.join()
+    if raised:
+        raise raised[0]
+
+
+def _n_seen(amap: AttentionMap, i0: int, i1: int) -> int:
+    """How many cells these rows have between the first and the last key that any of them sees."""
+    first, last = amap._bound.keys(i0, i1)
+    return (i1 - i0) * (last - first)
 
 
 def _pixels(
@@ -150,15 +198,18 @@ def _halved(x: Tensor, reduce: str) -> Tensor:
     return torch.maximum(torch.maximum(four[0], four[1]), torch.maximum(four[2], four[3]))
 
 
-def _codes(values: Tensor, seen: Tensor, size: tuple[int, int], z: int, reduce: str) -> Codes:
-    codes = np.zeros(values.shape, "<u2")
+def _codes(
+    values: Tensor, seen: Tensor, rows: tuple[int, int], cols: tuple[int, int], z: int, reduce: str
+) -> Codes:
+    """The codes of a rectangle of pixels that cover these rows and columns."""
+    codes: Codes = np.zeros(values.shape, "<u2")
     high = max(1, ENCODED // max(values.shape[1], 1))
     for i in range(0, len(values), high):
-        here, some = slice(i, i + high), values[i : i + high]
+        some = values[i : i + high]
         if reduce == "mean":
-            rows = (i << z, min((i + len(some)) << z, size[0]))
-            some = some / _areas(rows, (0, size[1]), z)
-        codes[here] = encode(some, seen[here])
+            here = rows[0] + (i << z), min(rows[0] + ((i + len(some)) << z), rows[1])
+            some = some / _areas(here, cols, z)
+        codes[i : i + high] = encode(some, seen[i : i + high])
     return codes
 
 

@@ -13,6 +13,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+import torch
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -29,6 +30,7 @@ WEB = Path(__file__).parent / "web"
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 LOCAL = "127.0.0.1"
 ANYWHERE = ("0.0.0.0", "::")
+THREADS = 8  # that one pass over a head uses, at most
 FIRST, PORTS = 8000, 100  # where a free port is looked for, and how many are tried
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
@@ -129,7 +131,9 @@ class Server:
         with Server(tabs, listen(8000)) as server:
             server.address
 
-    What is being computed when it ends is given up at its next step.
+    What is being computed when it ends is given up at its next step. Meanwhile torch computes each
+    tile on one core and different tiles on different ones: cores that wait for each other within a
+    tile take ten times as long where somebody else uses one of them.
     """
 
     def __init__(
@@ -137,7 +141,8 @@ class Server:
     ) -> None:
         self.tabs, self.host = tabs, host
         self.port = int(listening.getsockname()[1])
-        self.endpoints = Endpoints(tabs, budget)
+        self._threads = torch.get_num_threads()
+        self.endpoints = Endpoints(tabs, budget, min(self._threads, THREADS))
         routes = [*self.endpoints.routes(), Route("/", page), Route("/{name}", page)]
         handlers: dict[Any, Any] = {HTTPException: _trouble, Exception: _trouble}
         app = Guard(Starlette(routes=routes, exception_handlers=handlers), host, self.port)
@@ -157,6 +162,7 @@ class Server:
         return f"http://{name}:{self.port}/"
 
     def __enter__(self) -> "Server":
+        torch.set_num_threads(1)  # for the threads that begin now
         self._thread.start()
         for tab in self.tabs:
             tab.start()
@@ -166,6 +172,7 @@ class Server:
         self.endpoints.workers.close()
         self._uvicorn.should_exit = self._uvicorn.force_exit = True
         self._thread.join(1.0)
+        torch.set_num_threads(self._threads)
         self._listening.close()
 
 
