@@ -45,7 +45,8 @@ def imports_of(source: str) -> set[str]:
     return {name.removeprefix("clearhead.") for name in names} & known
 
 
-UPWARD = {"run.__init__ -> views.report"}  # a deferred import: a run shows itself
+# Deferred imports: a run shows itself.
+UPWARD = {"run.__init__ -> views.report", "run.__init__ -> viewer.offline"}
 
 
 def breaches(sources: dict[str, str]) -> list[str]:

@@ -231,6 +231,15 @@ class Run:
 
         write_report(self, path)
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the page to walk through, or the table of heads where it is large.
+
+        Never raises: a notebook would show that in place of the run.
+        """
+        from clearhead.viewer.offline import notebook_html
+
+        return notebook_html(self)
+
 
 def _mass_between(
     joined: Joined, queries: Span, keys: Span, batch: int | None
