@@ -42,6 +42,11 @@ KINDS = {
 START = """
 import { startApp } from "./main.js";
 import { packedSource } from "./packed.js";
+if (location.protocol === "about:") { // in a notebook: its links are those of the frame, not of the notebook
+  const base = document.createElement("base");
+  base.href = location.href;
+  document.head.append(base);
+}
 const textOf = (id) => document.getElementById(id).textContent;
 startApp(packedSource(JSON.parse(textOf("said")), (n) => textOf(`blob-${n}`)));
 """
