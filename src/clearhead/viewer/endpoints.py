@@ -33,7 +33,7 @@ from clearhead.viewer.jobs import Abandoned, Job, Workers
 from clearhead.viewer.places import Atlas, Refused, Where
 from clearhead.viewer.pyramid import Cache
 from clearhead.viewer.tabs import Tab
-from clearhead.viewer.words import METRICS
+from clearhead.viewer.words import METRICS, ROLES
 
 BUDGET = 512 << 20  # bytes of tiles and curves that are kept
 
@@ -85,7 +85,7 @@ class Endpoints:
     async def about(self, request: Request) -> Response:
         query(request)
         tabs = [tab.about() for tab in self.tabs.values()]
-        return json_of({"tabs": tabs, "version": __version__, "metrics": METRICS})
+        return json_of({"tabs": tabs, "version": __version__, "metrics": METRICS, "roles": ROLES})
 
     async def grid(self, request: Request) -> Response:
         query(request)

@@ -69,8 +69,7 @@ class Opened:
 
 
 class Atlas:
-    """One Run as the page asks for it. Any thread may ask: a map keeps what the last tile needed, so
-    each thread has its own.
+    """One Run as the page asks for it. Any thread may ask; each has maps of its own.
 
     `command` is what would keep q and k where the run has none.
     """
@@ -83,6 +82,7 @@ class Atlas:
         for call in run.calls:
             self._calls.setdefault(call.sequence, []).append(call)
         self._heads = {row["head"]: row for row in heads.rows(run)}
+        self._mapped = {f"{c.layer}.{h}" for c in run.calls if c.has_map for h in c.kept_heads}
 
     # The whole run ------------------------------------------------------------------------------
 
@@ -95,8 +95,14 @@ class Atlas:
             "heads": len(self._heads), "checked": run.checked_line(),
             "keep": "qk" if any(call.has_map for call in run.calls) else "stats",
             "notes": list(run.notes), "versions": dict(run.versions),
-            "sequences": self.sequences(), "command": self.command,
+            "sequences": self.sequences(), "command": self.command, "first": self.first(),
         }  # fmt: skip
+
+    def first(self) -> str | None:
+        """The head that stands out most, of those that have a map if any has."""
+        rows = heads.in_order(list(self._heads.values()))
+        mapped = [row["head"] for row in rows if row["head"] in self._mapped]
+        return next(iter([*mapped, *(row["head"] for row in rows)]), None)
 
     def sequences(self) -> list[dict[str, int]]:
         """Those of which calls were kept: how many batch elements and tokens each has."""
@@ -109,10 +115,7 @@ class Atlas:
 
     def grid(self) -> dict[str, Any]:
         """Every head as a record, and which of them have a map in some sequence."""
-        mapped = {
-            f"{c.layer}.{h}" for c in self.run.calls if c.has_map for h in c.kept_heads
-        }  # fmt: skip
-        rows = [{**row, "hasMap": head in mapped} for head, row in self._heads.items()]
+        rows = [{**row, "hasMap": head in self._mapped} for head, row in self._heads.items()]
         for row in rows:
             said = self.run.roles.get(row["head"], {})
             row |= {"does": heads.does(row, said), "lag": said.get("lag")}

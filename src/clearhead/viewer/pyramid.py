@@ -30,13 +30,15 @@ Step = Callable[[float], None]
 
 def top_level(T: int, S: int) -> int:
     """The level at which the whole map is one tile."""
-    return max(0, (max(T, S, 1) - 1).bit_length() - 8)
+    return max(0, (max(T, S, 1) - 1).bit_length() - (TILE - 1).bit_length())
 
 
 def base_level(T: int, S: int) -> int:
     """The level that a pass over the map makes: 0 for a map of up to 4096, else 3 or more."""
     size = max(T, S, 1)
-    return 0 if size <= FINEST else max(3, (size - 1).bit_length() - 12)
+    if size <= FINEST:
+        return 0
+    return max(3, (size - 1).bit_length() - (FINEST - 1).bit_length())
 
 
 def n_tiles(size: int, z: int) -> int:

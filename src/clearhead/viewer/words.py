@@ -1,7 +1,9 @@
 """Words of the viewer: what the metrics mean, who may see whom, how tokenizers spell spaces."""
 
 from clearhead.rule import Rule
+from clearhead.views.heads import READS, UNNAMED
 
+ROLES = {**{name: f"reads {what}" for name, what in READS.items()}, **UNNAMED}
 MARKS = str.maketrans({"Ġ": " ", "▁": " ", "Ċ": "\n"})  # how tokenizers spell white space
 
 # What the grid can be colored by. low and high are the ends of the scale, None those of the heads.
