@@ -38,6 +38,7 @@ export class HeadGrid {
     this.rows = layers.map((layer) => grid.heads.filter((head) => head.layer === layer));
     this.across = Math.max(1, ...this.rows.map((row) => row.length));
     const tokens = tab.sequences?.find(({ seq }) => seq === where.seq)?.T ?? tab.tokens ?? 0;
+    this.long = tokens > 4096; // then one picture is a long pass over its head
     this.automatic = grid.heads.length * tokens * tokens <= AUTOMATIC;
     renew(this.table,
       el("caption.hush", null, "Layers down, heads across. Arrow keys move, Enter opens a head."),
@@ -59,6 +60,7 @@ export class HeadGrid {
   // Colors, labels, and which heads stand back.
   color(metric, range, role) {
     const { dark } = this.app;
+    this.table.classList.toggle("roles", metric.key === "role");
     for (const { head, link, value } of this.cells.values()) {
       const words = isNamed(head.role) ? head.role : head.role ?? "role not known";
       const said = metric.key === "role" ? words : figure(head[metric.key]);
@@ -70,7 +72,9 @@ export class HeadGrid {
       link.classList.toggle("none", !colors);
       value.textContent = metric.key === "role" ? (isNamed(head.role) ? head.role : head.role ?? "–") : said;
       link.classList.toggle("back", Boolean(role) && head.role !== role);
-      link.setAttribute("aria-label", `head ${head.head}: ${metric.key === "role" ? words : `${metric.label} ${said}, ${words}`}`);
+      const label = `head ${head.head}: ${metric.key === "role" ? words : `${metric.label} ${said}, ${words}`}`;
+      link.setAttribute("aria-label", label);
+      link.title = label;
     }
   }
 
@@ -100,7 +104,7 @@ export class HeadGrid {
     this.next();
   }
   async next() {
-    if (this.drawing >= 3 || !this.queue.length) return;
+    if (this.drawing >= (this.long ? 1 : 3) || !this.queue.length) return;
     const head = this.queue.shift();
     const cell = this.cells.get(head);
     this.control ??= new AbortController();

@@ -1,6 +1,7 @@
 // The heads of a run, and the words for their figures and roles. The words come from the run's source;
 // what stands here are the colors, the columns and how a figure is written.
-import { ink, readableOn, css } from "./colors.js";
+import { css, ink, readableOn } from "./colors.js";
+import { grouped } from "./ticks.js";
 
 export const UNNAMED_ROLES = ["unclear", "untested"];
 
@@ -57,16 +58,17 @@ export function shadeColors(place, dark) {
 export function figure(x) {
   if (typeof x !== "number" || !Number.isFinite(x)) return "–";
   const size = Math.abs(x);
-  if (size !== 0 && size < 0.0005) return x.toExponential(0);
-  if (size < 1) return x.toFixed(size < 0.0095 && size > 0 ? 3 : 2).replace("0.", ".");
+  if (size === 0) return "0";
+  if (size < 0.0005) return x.toExponential(0);
+  if (size < 1) return x.toFixed(size < 0.0095 ? 3 : 2).replace("0.", ".");
   if (size < 99.95) return x.toFixed(size < 10 ? 2 : 1);
-  return size < 99999.5 ? x.toFixed(0) : x.toExponential(0);
+  return size < 999999.5 ? (x < 0 ? "−" : "") + grouped(Math.round(size)) : x.toExponential(0);
 }
 
 // "9.3 x": how many times an equal share; nothing where there is none.
 export function times(weight, uniform) {
   if (!(uniform > 0) || !(weight >= 0)) return "";
   const ratio = weight / uniform;
-  if (ratio < 0.001) return "0 ×";
-  return `${ratio < 10 ? ratio.toPrecision(2) : Math.round(ratio).toLocaleString("en-US")} ×`;
+  if (ratio < 0.001) return "< .001 ×";
+  return `${ratio < 10 ? ratio.toPrecision(2).replace(/^0/, "") : grouped(Math.round(ratio))} ×`;
 }

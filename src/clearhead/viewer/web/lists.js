@@ -40,7 +40,7 @@ export function exactly(p) {
 
 // The heads that link a query to a key. links: [{ head, weight, score, rank, uniform }]; address(head) of the
 // map at that cell; shown: heads beside the text now; show(head) puts one there.
-export function linkList(box, { links, heads, query, key, raw, rawQuery, address, shown, show, close, turned }) {
+export function linkList(box, { links, heads, query, key, raw, rawQuery, address, shown, show, close, turned, refused }) {
   const seen = links.filter(({ weight }) => weight === weight && weight !== null);
   const role = new Map(heads.map((each) => [each.head, each.role]));
   const first = seen.slice(0, 12);
@@ -48,7 +48,7 @@ export function linkList(box, { links, heads, query, key, raw, rawQuery, address
   const rows = (list) => list.map((link) => el("tr", null,
     el("th", { scope: "row" }, el("button.token", { type: "button", "aria-pressed": String(shown.includes(link.head)), title: "show this head beside the text", onclick: () => show(link.head) }, link.head)),
     el("td.does", null, role.get(link.head) ?? ""),
-    el("td.number.weight", { title: longWeight(link.weight) }, shareBar(link.weight), el("span", null, exactly(link.weight))),
+    el("td.number.weight", { title: longWeight(link.weight) }, shareBar(link.weight / (seen[0].weight || 1)), el("span", null, exactly(link.weight))),
     el("td.number", null, link.rank ? grouped(link.rank) : "–"),
     el("td.number", null, times(link.weight, link.uniform)),
     el("td", null, el("a", { href: address(link.head), "aria-label": `head ${link.head}: its map at this cell` }, "map"))));
@@ -60,7 +60,7 @@ export function linkList(box, { links, heads, query, key, raw, rawQuery, address
     seen.length
       ? el("div.scroll", null, el("table.largest.links", null, el("thead", null, el("tr", null, el("th", { scope: "col" }, "head"), el("th", { scope: "col" }, "role"),
         el("th.number", { scope: "col" }, "weight"), el("th.number", { scope: "col", title: "1: no other key of this row has more" }, "rank"), el("th.number", { scope: "col" }, "× equal"), el("th", { scope: "col" }, el("span.hush", null, "map")))), body))
-      : el("p.quietly", null, "No head lets either of the two see the other."),
+      : el("p.quietly", null, refused ? `${refused[0].toUpperCase()}${refused.slice(1)}.` : "No head lets either of the two see the other."),
     more);
 }
 

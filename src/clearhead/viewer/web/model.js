@@ -11,7 +11,7 @@ import { tip } from "./tips.js";
 
 const CAPTIONS = {
   head: ["head", "layer.head, both from 0"], role: ["role", "what it reads, where that is clear"],
-  role_mass: ["there", "mean weight on what its role names; beside it what equal attention puts there"],
+  role_mass: ["mass", "mean weight on what its role names; beside it what equal attention puts there"],
   normalized_entropy: ["entropy", "0: all weight on one token, 1: the same on each"],
   first_key: ["first", "mean weight on the first token; beside it what equal attention puts there"],
   previous: ["previous", "mean weight on the token just before"], self_mass: ["self", "mean weight on its own token"],
@@ -35,11 +35,11 @@ class ModelPlace {
     this.facts = el("p.facts");
     this.missing = el("div.missing", { hidden: true });
     this.words = el("section.words");
-    this.none = el("p.quietly", { hidden: true });
+    this.none = el("p.quietly.below-table", null, "mass: mean weight on what the role names. Gray: what equal attention would put there. Shares of 1; distance in tokens.");
     this.element = el("section.model-place", null,
       el("header", null, this.title, this.facts), this.missing,
       el("div.controls", null, this.metric, this.filter, tip(el("button", { type: "button", onclick: () => this.save() }, "CSV"), "All figures of all heads, as a table")),
-      el("div.two", null, el("div.left", null, this.legend, this.grid.element, this.preview.element), el("div.right", null, this.table.element, this.none)),
+      this.two = el("div.two", null, el("div.left", null, this.legend, this.grid.element, this.preview.element), el("div.right", null, this.table.element, this.none)),
       this.words);
     app.onTheme(() => { if (this.heads) { this.paint(); this.grid.watch(); this.rest(this.resting); } });
   }
@@ -83,6 +83,7 @@ class ModelPlace {
     if (this.shown !== key) {
       this.shown = key;
       this.header(tab, where, grid);
+      this.two.classList.toggle("wide", Math.max(...grid.heads.map(({ head }) => headOrder(head)[1])) >= 16);
       this.grid.show(tab, where, grid);
       this.explain(grid);
       this.resting = null;
@@ -114,6 +115,7 @@ class ModelPlace {
     if (several) put(this.facts, " ", choice("Text", tab.sequences.map(({ seq, T }) => [String(seq), `${seq}: ${grouped(T)} tokens`]), String(where.seq), (seq) => this.app.go({ seq: Number(seq), batch: undefined })));
     const batches = tab.sequences?.find(({ seq }) => seq === where.seq)?.batches ?? 1;
     if (batches > 1) put(this.facts, " ", choice("of batch", Array.from({ length: batches }, (_, n) => [String(n), String(n)]), String(where.batch), (batch) => this.app.go({ batch: Number(batch) })));
+    this.drawn = tab.keep !== "stats" && grid.heads.some(({ hasMap }) => hasMap !== false);
     const lacks = tab.keep === "stats" || grid.heads.every(({ hasMap }) => hasMap === false);
     this.missing.hidden = !lacks;
     const command = this.app.source.command(tab.id);
@@ -142,7 +144,7 @@ class ModelPlace {
     }
     const steps = Array.from({ length: 24 }, (_, n) => { const step = el("i"); step.style.setProperty("--back", shadeColors(n / 23, dark).back); return step; });
     renew(this.legend, el("p", null, el("b", null, metric.label), metric.meaning ? `: ${metric.meaning}` : ""),
-      el("p.metricscale", null, el("span", null, figure(low).replace("–", "0")), el("span.steps24", { "aria-hidden": "true" }, steps), el("span", null, figure(high))));
+      el("p.metricscale", null, el("span", null, endOf(low)), el("span.steps24", { "aria-hidden": "true" }, steps), el("span", null, endOf(high))), this.drawn ? el("p.quietly.mapsnote", null, "the maps: largest weights of each part, logarithmic") : null);
   }
   chips(chosen) {
     const counts = new Map();
@@ -171,3 +173,5 @@ class ModelPlace {
     saveFile(`${fileName(this.app.tab().name, "heads")}.csv`, new Blob([csvText([fields, ...this.heads.map((head) => fields.map((name) => (typeof head[name] === "boolean" ? String(head[name]) : head[name])))])], { type: "text/csv" }));
   }
 }
+
+function endOf(x) { return Number.isInteger(x) ? grouped(x) : figure(x); }

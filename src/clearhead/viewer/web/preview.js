@@ -34,13 +34,14 @@ export class HeadPreview {
         el("p.ways", null, el("a", { href: this.app.address({ place: "head", head: head.head }) }, mapped ? "Open its map" : "Open its curves"),
           mapped ? el("a", { href: this.app.address({ place: "token", i: this.app.lastRow ?? 0, heads: [head.head] }) }, "See it in the text") : null)));
     try {
-      const drawn = map ? this.drawMap(map, tab, where, head, signal) : null;
-      const rows = await this.app.source.rows(tab.id, head.head, where, { signal });
-      if (!signal.aborted) drawSmallCurve(curve, rows.normalized, this.app.dark);
-      await drawn;
+      await Promise.all([map ? this.drawMap(map, tab, where, head, signal) : null, this.drawRows(curve, tab, where, head, signal)]);
     } catch (error) {
       if (!signal.aborted) this.app.fail(error);
     }
+  }
+  async drawRows(canvas, tab, where, head, signal) {
+    const rows = await this.app.source.rows(tab.id, head.head, where, { signal });
+    if (!signal.aborted) drawSmallCurve(canvas, rows.normalized, this.app.dark);
   }
   async drawMap(canvas, tab, where, head, signal) {
     const side = Math.round(168 * Math.min(2, devicePixelRatio || 1));

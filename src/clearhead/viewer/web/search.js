@@ -38,7 +38,7 @@ export function searchBox(app, { pick, at = () => -1, found = () => {}, size = (
     if (event.key === "Escape") { input.value = ""; clear(); input.blur(); }
   });
   input.addEventListener("search", () => { if (input.value === "") clear(); });
-  tip(input, "A part of a token, or of several with spaces. A number goes to that position; =12 searches for a token with 12.");
+  input.title = "A part of a token, or of several with spaces. A number goes to that position; =12 searches for a token with 12.";
   buttons();
 
   function buttons() { for (const button of [back, on]) button.hidden = !positions.length; }

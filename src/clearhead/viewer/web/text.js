@@ -6,17 +6,18 @@ import { endsLine, lineAt, linesOf, linesSeen, overview, scrollFor, tokenParts }
 import { HIDDEN_SHADE, TEXT_SHADES, shadeOf } from "./ranking.js";
 
 const LINE = 28; // pixels, as in places.css
-const AROUND_TOKEN = 3; // pixels of its padding and margin
+const AROUND_TOKEN = 2; // pixels of its padding and margin
 const AROUND_CODE = 5;
 const PANE_SIDE = 20; // pixels of a pane's padding, both sides
 const MORE = 6; // lines drawn above and below the window
 const STRIP = 14; // pixels of the strip for each head
 const MOST_WIDTHS = 60000;
 
-// pick(n, other) a token was chosen; rest(n) the pointer or the cursor rests on it, null for none.
+// pick(n, other) a token was chosen; rest(n) the pointer or the cursor rests on it, null for none;
+// painted is the element that gets the colors of the shades.
 export class TextView {
-  constructor({ pick, rest }) {
-    Object.assign(this, { pick, rest, count: 0, raw: () => "", panes: [], marks: {}, cursor: 0, starts: Uint32Array.of(0), drawn: new Map(), widths: new Map(), room: 0, found: new Set() });
+  constructor({ pick, rest, painted }) {
+    Object.assign(this, { pick, rest, painted, count: 0, raw: () => "", panes: [], marks: {}, cursor: 0, starts: Uint32Array.of(0), drawn: new Map(), widths: new Map(), room: 0, found: new Set() });
     this.sheet = el("div.sheet", { role: "none" });
     this.scroller = el("div.scroller", { role: "listbox", tabindex: 0, "aria-label": "The text, token by token", "aria-orientation": "horizontal" }, this.sheet);
     this.canvas = el("canvas.wholetext", { "aria-hidden": "true", title: "All of the text, the largest weight of each part: click to go there" });
@@ -55,8 +56,8 @@ export class TextView {
   setDark(dark) {
     for (let n = 1; n <= TEXT_SHADES; n += 1) {
       const color = ink(n / TEXT_SHADES, dark);
-      this.element.style.setProperty(`--back${n}`, css(color));
-      this.element.style.setProperty(`--text${n}`, readableOn(color));
+      this.painted.style.setProperty(`--back${n}`, css(color));
+      this.painted.style.setProperty(`--text${n}`, readableOn(color));
     }
     this.dark = dark;
     this.drawStrip();
@@ -82,6 +83,7 @@ export class TextView {
       const end = (raw) => { let known = ends.get(raw); if (known === undefined) ends.set(raw, known = endsLine(raw)); return known; };
       this.starts = linesOf(this.count, (n) => this.widthOf(this.raw(n)), (n) => end(this.raw(n)), room);
       this.sheet.style.setProperty("height", `${this.lines * LINE + 8}px`);
+      this.element.style.setProperty("--tall", `${Math.max(3, this.lines) * LINE + 10}px`);
       if (was) this.scroller.scrollTop = lineAt(this.starts, kept) * LINE;
     }
     this.redraw();
@@ -198,7 +200,7 @@ export class TextView {
     const { scrollTop, clientHeight, scrollHeight } = this.scroller;
     const high = this.stripBox.clientHeight;
     const whole = scrollHeight <= clientHeight;
-    this.window.hidden = whole;
+    this.stripBox.hidden = whole;
     if (whole) return;
     const tall = Math.max(6, (clientHeight / scrollHeight) * high);
     this.window.style.setProperty("height", `${tall}px`);

@@ -1,5 +1,5 @@
 // A token: the text shaded by what this token reads, or by who reads it, for up to four heads side by side.
-import { el, fileName, renew, saveFile, say, segmented } from "./dom.js";
+import { el, fileName, put, renew, saveFile, say, segmented } from "./dom.js";
 import { csvText } from "./csv.js";
 import { isNamed, times } from "./heads.js";
 import { exactly, largestList, linkList, named } from "./lists.js";
@@ -11,13 +11,16 @@ import { grouped } from "./ticks.js";
 import { tip } from "./tips.js";
 
 const MOST_HEADS = 4;
+const PATIENCE = 150; // milliseconds for which the shades of the token before may stay
 
 export function tokenPlace(app) { return new TokenPlace(app); }
 
 class TokenPlace {
   constructor(app) {
     Object.assign(this, { app, columns: new Map(), loaded: null, control: null, picking: false, panes: [], heads: [] });
-    this.view = new TextView({ pick: (n, other) => this.pick(n, other), rest: (n, aloud) => this.rest(n, aloud) });
+
+    this.element = el("section.token-place");
+    this.view = new TextView({ pick: (n, other) => this.pick(n, other), rest: (n, aloud) => this.rest(n, aloud), painted: this.element });
     this.title = el("h1.chosen");
     const step = (by) => el("button.icon", { type: "button", "aria-label": by < 0 ? "The token before" : "The token after", onclick: () => this.choose(this.i + by) }, by < 0 ? "‹" : "›");
     this.way = segmented("Direction", [["from", "What it reads", "Each token is shaded by how much the chosen token reads it"],
@@ -32,7 +35,7 @@ class TokenPlace {
     this.missing = el("div.missing", { hidden: true });
     this.link = el("section.linked", { hidden: true, "aria-label": "Heads that link two tokens" });
     this.lists = el("div.lists");
-    this.element = el("section.token-place", null,
+    put(this.element,
       el("div.controls", null, el("div.steps", null, step(-1), this.title, step(1)), this.way.element, this.scale.element, this.search.element, this.other,
         tip(el("button", { type: "button", onclick: () => this.save() }, "CSV"), "All weights that are shown, as a table")),
       this.missing,
@@ -64,12 +67,17 @@ class TokenPlace {
     this.mapped = mapped;
     const infos = await Promise.all(this.heads.map((head) => app.headInfo(tab.id, head, where)));
     if (control.signal.aborted) return;
-    this.info = infos[0] ?? {};
+    this.infos = new Map(this.heads.map((head, n) => [head, infos[n]]));
+    const unlike = this.heads.filter((head) => Boolean(this.infos.get(head).cross) !== Boolean(infos[0].cross));
+    if (unlike.length) app.notice(`head ${unlike.join(", ")} reads another text than head ${this.heads[0]}: they do not stand side by side`);
+    this.heads = this.heads.filter((head) => !unlike.includes(head));
     this.arrange(state);
     const moved = this.place !== `${this.key0}|${this.i}`;
     this.place = `${this.key0}|${this.i}`;
     this.view.setMarks({ chosen: this.side("chosen"), other: this.j });
     this.head();
+    this.asked = performance.now();
+    this.shade();
     if (moved) this.view.goTo(this.cross ? this.j ?? 0 : this.i, this.fresh);
     this.fresh = false;
     this.search.show(state);
@@ -101,12 +109,13 @@ class TokenPlace {
   }
   // Which token is which. In self-attention rows and columns are places in one text, offset apart.
   arrange(state) {
-    const { info } = this;
-    this.cross = Boolean(info.cross ?? this.text.cross);
-    this.offset = this.cross ? 0 : info.offset ?? 0;
+    const info = this.infos.get(this.heads[0]) ?? {};
+    this.cross = Boolean(info.cross);
     this.T = info.T ?? this.text.total;
     this.S = info.S ?? this.text.total;
-    const total = this.cross ? (this.toward ? this.S : this.T) : Math.max(this.S, this.T + this.offset);
+    this.keysKnown = this.text.total > 0 && (!this.cross || info.keyTexts !== false);
+    this.queriesKnown = this.text.total > 0 && info.queryTexts !== false;
+    const total = this.cross ? (this.toward ? this.S : this.T) : Math.max(this.S, this.text.total);
     this.count = this.cross ? (this.toward ? this.T : this.S) : total;
     this.chosenTotal = total;
     this.i = Math.min(state.i ?? 0, Math.max(0, total - 1));
@@ -118,10 +127,17 @@ class TokenPlace {
       this.view.setText(this.count, (n) => this.raw(n));
     }
   }
-  raw(n) { return (this.cross && this.toward ? this.text.query(n) : this.text.key(n)) ?? ""; }
-  rawChosen(n) { return (this.cross && !this.toward ? this.text.query(n) : this.text.key(n)) ?? ""; }
+  rawKey(n) { return this.keysKnown ? this.text.key(n) ?? "" : `#${n}`; }
+  rawQuery(n) { return this.queriesKnown ? this.text.query(n) ?? "" : `#${n}`; }
+  raw(n) { return this.cross && this.toward ? this.rawQuery(n) : this.rawKey(n); }
+  rawChosen(n) { return this.cross && !this.toward ? this.rawQuery(n) : this.rawKey(n); }
   side(which) { return which === "chosen" && !this.cross ? this.i : undefined; }
-  row(position) { return position - this.offset; }
+  // The row of a head that stands at a position, or -1.
+  rowOf(head, position) {
+    const { rowAt, T } = this.infos.get(head);
+    if (rowAt) return rowAt.indexOf(position);
+    return position < T ? position : -1;
+  }
 
   async weights(signal) {
     const { app, toward, i } = this;
@@ -145,17 +161,22 @@ class TokenPlace {
   }
   // One value for each token of the text; NaN where nobody may look.
   async read(head, signal) {
-    const { app, cross, offset } = this;
+    const { app } = this;
     const [tab, where] = [app.tab().id, app.where()];
     if (this.toward) {
       const [column, rows] = await Promise.all([app.source.column(tab, head, this.i, where, { signal }),
         app.source.rows(tab, head, where, { signal }).catch((error) => { if (isAbort(error)) throw error; return null; })]);
+      const { rowAt } = this.infos.get(head);
       const found = new Float32Array(this.count).fill(NaN);
-      found.set(column.subarray(0, this.count - offset), offset);
-      return { values: found, uniformOf: (n) => 1 / (rows?.visible[n - offset] ?? NaN) };
+      const seen = new Float32Array(this.count).fill(NaN);
+      for (let n = 0; n < column.length; n += 1) {
+        const at = rowAt ? rowAt[n] : n;
+        if (at < found.length) { found[at] = column[n]; seen[at] = rows?.visible[n] ?? NaN; }
+      }
+      return { values: found, uniformOf: (n) => 1 / seen[n] };
     }
-    const row = this.row(this.i);
-    if (row < 0 || row >= this.T) return { values: new Float32Array(this.count).fill(NaN), uniformOf: () => NaN, none: true };
+    const row = this.rowOf(head, this.i);
+    if (row < 0) return { values: new Float32Array(this.count).fill(NaN), uniformOf: () => NaN, none: true };
     const values = await app.source.row(tab, head, row, where, { signal });
     const { seen } = totals(values);
     if (values.length === this.count) return { values, uniformOf: () => 1 / seen };
@@ -169,21 +190,36 @@ class TokenPlace {
     if (this.link.hidden) return;
     let [query, key] = toward ? [j, i] : [i, j];
     let turned = false;
-    const ask = () => (this.row(query) < 0 || this.row(query) >= this.T || key >= this.S ? [] : app.source.link(app.tab().id, this.row(query), key, app.where(), { signal }));
+    let refused = "";
+    const ask = async () => {
+      try { return await app.source.link(app.tab().id, query, key, app.where(), { signal }); } catch (error) {
+        if (isAbort(error)) throw error;
+        refused = error.message;
+        return [];
+      }
+    };
+    if (this.linkOf !== `${this.key0}|${query}|${key}`) renew(this.link, el("p.quietly", null, "Asking every head …"));
     try {
       let links = await ask();
       if (!links.length && !cross && query !== key) {
         [query, key, turned] = [key, query, true];
         links = await ask();
+        if (!links.length) [query, key, turned] = [key, query, false];
       }
       if (signal.aborted) return;
+      this.linkOf = `${this.key0}|${query}|${key}`;
       linkList(this.link, {
-        links, heads: this.grid.heads, query, key, turned: turned && links.length > 0, shown: this.heads,
-        raw: (n) => this.text.key(n) ?? "", rawQuery: (n) => (cross ? this.text.query(n) : this.text.key(n)) ?? "",
-        address: (head) => app.address({ place: "head", head, i: this.row(query), j: key, x: key, y: this.row(query), w: 60 }),
+        links, heads: this.grid.heads, query, key, turned, refused, shown: this.heads,
+        raw: (n) => this.rawKey(n), rawQuery: (n) => (cross ? this.rawQuery(n) : this.rawKey(n)),
+        address: (head) => this.mapAt(head, query, key),
         show: (head) => this.toggle(head), close: () => app.go({ j: undefined }),
       });
     } catch (error) { app.fail(error); }
+  }
+
+  mapAt(head, query, key) {
+    const row = this.infos.has(head) ? this.rowOf(head, query) : query;
+    return this.app.address({ place: "head", head, i: row, j: key, x: key + 0.5, y: row + 0.5, w: 40 });
   }
 
   // Showing -----------------------------------------------------------------------------------------
@@ -192,7 +228,7 @@ class TokenPlace {
     renew(this.title, named(this.i, this.rawChosen(this.i)));
     const options = () => this.mapped.map(({ head, role }) => el("option", { value: head }, isNamed(role) ? `${head} ${role}` : head));
     this.legends = this.heads.map(() => el("span.shadekey"));
-    this.heading.style.setProperty("--panes", Math.max(1, this.heads.length));
+    this.element.style.setProperty("--panes", Math.max(1, this.heads.length));
     const spare = this.mapped.find(({ head }) => !this.heads.includes(head));
     renew(this.heading, this.heads.map((head, n) => {
       const select = el("select", { "aria-label": `Head of column ${n + 1}`, onchange: () => this.app.go({ heads: this.heads.map((each, m) => (m === n ? select.value : each)) }) }, options());
@@ -205,9 +241,12 @@ class TokenPlace {
     }));
   }
   shade() {
+    if (this.app.state.place !== "token") return;
     const scale = this.app.state.color ?? "linear";
     this.panes = this.heads.map((head) => {
       const read = this.columns.get(`${head}|${this.toward}|${this.i}`);
+      const before = this.panes.find((pane) => pane.head === head && pane.values?.length === this.count);
+      if (!read && before && performance.now() - this.asked < PATIENCE) { setTimeout(() => this.shade(), PATIENCE); return before; }
       if (!read) return { head };
       let top = 0;
       for (const w of read.values) if (w > top) top = w;
@@ -217,7 +256,7 @@ class TokenPlace {
     this.panes.forEach((pane, n) => {
       renew(this.legends[n], !pane.values ? "reading …" : pane.top > 0
         ? [el("span", null, scale === "log" ? `≤ ${exactly(leastShaded(pane.top, scale))}` : "0"), el("span.ramp", { "aria-hidden": "true" }), el("span", null, exactly(pane.top))]
-        : pane.none ? `this text's queries begin at ${grouped(this.offset)}` : this.toward ? "nobody may read it" : "it sees no token");
+        : pane.none ? "no query of it stands here" : this.toward ? "nobody may read it" : "it sees no token");
     });
     const most = this.heads.length > 1 ? 8 : 16;
     renew(this.lists, this.panes.filter((pane) => pane.values && pane.top > 0).map((pane) => largestList({
