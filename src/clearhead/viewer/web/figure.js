@@ -107,7 +107,7 @@ function tickMark(ctx, x, y, dx, dy, color) {
 
 // The names of the axes, in the corner above the rows and left of the columns.
 export function drawAxisNames(ctx, layout, rect, colors) {
-  ctx.font = `italic 11px ${MONO}`;
+  ctx.font = `italic ${layout.small ? 9 : 11}px ${MONO}`;
   ctx.fillStyle = colors.muted;
   ctx.textBaseline = "middle";
   ctx.textAlign = "right";

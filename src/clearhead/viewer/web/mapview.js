@@ -8,6 +8,7 @@ import { MapPainter, NUMBERS_FROM } from "./painter.js";
 import { drawTracks } from "./track.js";
 import { between, clampView, fitView, levelFor, nearView, panBy, pixelOf, scaleOf, seenPart, TILE, toToken, viewOfCell, zoomAbout } from "./zoom.js";
 
+const GLIDE = 120; // milliseconds from one view to the next
 const CALM = matchMedia("(prefers-reduced-motion: reduce)");
 
 export class MapView {
@@ -87,7 +88,7 @@ export class MapView {
     if (!this.layout || !this.info) { this.later = view; return; }
     this.goal = this.clamp({ ...this.fit(), ...view });
     this.wasFit = nearView(this.goal, this.fit());
-    this.fixed = fixed;
+    Object.assign(this, { fixed, from: this.view, begun: performance.now() });
     if (!glide || CALM.matches || !this.view) this.view = this.goal;
     if (!quiet) this.hooks.moved?.(this.goal);
     this.wantTiles();
@@ -188,12 +189,13 @@ export class MapView {
     this.poll = setTimeout(async () => {
       const { zmax } = this.info;
       const late = this.painter.layers.find((layer) => !this.app.tiles.has(layer, zmax, 0, 0));
-      if (!late || this.halted) { this.veil.hidden = true; return; }
+      if (!late || this.halted) { this.veil.hidden = !this.halted; return; }
+      if (!this.missing) { this.veil.hidden = true; this.watchProgress(); return; }
       try {
         const { done, what } = await this.app.source.progress(late.tab, late.head, late.reduce, { seq: late.seq, batch: late.batch }, {});
         say(this.words, what || "computing the picture");
         this.bar.value = done ?? 0;
-        this.veil.hidden = this.app.tiles.has(late, zmax, 0, 0);
+        this.veil.hidden = !this.missing || this.app.tiles.has(late, zmax, 0, 0);
       } catch { /* the tile's own failure is said */ }
       if (this.element.isConnected) this.watchProgress();
     }, performance.now() - this.started < 280 ? 300 : 200);
@@ -214,14 +216,13 @@ export class MapView {
     if (!this.painter || !this.layout || !this.view) return;
     const now = performance.now();
     if (this.view !== this.goal) {
-      const share = 1 - 0.5 ** ((Math.min(50, now - (this.lastFrame ?? now - 16))) / 38);
-      this.view = nearView(this.view, this.goal) ? this.goal : this.clamp(between(this.view, this.goal, share, this.plot, this.fixed));
+      const left = 1 - Math.min(1, (now - this.begun + 8) / GLIDE);
+      this.view = left <= 0 || nearView(this.view, this.goal) ? this.goal : this.clamp(between(this.from, this.goal, 1 - left ** 3, this.plot, this.fixed));
       if (this.view !== this.goal) this.repaint();
       if (this.pointer) this.crossFromPointer();
     }
-    this.lastFrame = now;
-    const missing = this.render(this.base.getContext("2d"), this.dpr);
-    this.element.dataset.settled = String(missing === 0 && this.view === this.goal);
+    this.missing = this.render(this.base.getContext("2d"), this.dpr);
+    this.element.dataset.settled = String(this.missing === 0 && this.view === this.goal);
     this.paintOver();
     if (this.exact) this.ask();
   }

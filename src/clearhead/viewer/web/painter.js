@@ -16,12 +16,14 @@ export class MapPainter {
   }
   level(view, plot, dpr) { return levelFor(view, plot, dpr, this.info.zmax); }
 
-  // The tiles that a view needs, most needed first: the whole map, then those seen, nearest first.
+  // The tiles that a view needs, most needed first: the whole map, of which every other view can be made for a
+  // while, then those seen, nearest first. Where the seen ones need no pass over the head, they come first.
   needed(view, plot, dpr) {
     const { T, S, zmax } = this.info;
     const z = this.level(view, plot, dpr);
     const seen = tilesSeen(view, plot, T, S, z);
-    return z === zmax ? seen : [...tilesSeen({ x: S / 2, y: T / 2, w: S * 4 + T * 4 }, { width: 1, height: 1 }, T, S, zmax), ...seen];
+    const whole = { z: zmax, ty: 0, tx: 0 };
+    return z === zmax ? seen : z < (this.info.base ?? 0) ? [...seen, whole] : [whole, ...seen];
   }
 
   // The colored tile, or null while its codes are not here.
