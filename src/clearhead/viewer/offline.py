@@ -28,7 +28,7 @@ from clearhead.run import Run
 from clearhead.viewer import bundle, pyramid
 from clearhead.viewer.places import Atlas, Where
 from clearhead.viewer.tabs import Tab
-from clearhead.viewer.words import METRICS
+from clearhead.viewer.words import METRICS, ROLES
 from clearhead.views import heads
 
 MOST = 64 << 20  # bytes of a page, unless asked for more
@@ -102,8 +102,7 @@ def make_page(run: Run, name: str, command: str, most: int = MOST) -> Page:
     packed = _Packed(Atlas(run, command), kind, side)
     tab = Tab.of("run", name, run, command).about()
     data = packed.data() | {
-        "about": {"tabs": [tab], "version": __version__, "metrics": METRICS,
-                  "roles": {**heads.READS, **heads.UNNAMED}},
+        "about": {"tabs": [tab], "version": __version__, "metrics": METRICS, "roles": ROLES},
         "grid": packed.grid(),
     }  # fmt: skip
     code = bundle.script("main", START)

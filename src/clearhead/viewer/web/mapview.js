@@ -136,7 +136,7 @@ export class MapView {
     if (i < part.r0 || i >= part.r1 || j < part.c0 || j >= part.c1) this.setView({ x: j + 0.5, y: i + 0.5, w: this.goal.w }, { glide: true });
   }
 
-  level(view = this.view) { return levelFor(view, this.plot, this.dpr, this.info.zmax); }
+  level(view = this.view) { return Math.max(this.info.finest ?? 0, levelFor(view, this.plot, this.dpr, this.info.zmax)); }
   crossAt(row, col) {
     const z = this.level();
     const block = pixelOf(z, Math.min(this.info.T - 1, Math.max(0, Math.floor(row))), Math.min(this.info.S - 1, Math.max(0, Math.floor(col))), this.info.T, this.info.S);

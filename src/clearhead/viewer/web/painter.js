@@ -14,7 +14,7 @@ export class MapPainter {
   constructor(tiles, layers, info) {
     Object.assign(this, { tiles, layers, info, pictures: new Map(), scale: "log", dark: false, hatch: null });
   }
-  level(view, plot, dpr) { return levelFor(view, plot, dpr, this.info.zmax); }
+  level(view, plot, dpr) { return Math.max(this.info.finest ?? 0, levelFor(view, plot, dpr, this.info.zmax)); }
 
   // The tiles that a view needs, most needed first: the whole map, of which every other view can be made for a
   // while, then those seen, nearest first. Where the seen ones need no pass over the head, they come first.

@@ -3,7 +3,7 @@
 // has one, of that. In slices, so that the page stays awake, and one tile after the other.
 import { HIDDEN, NO_NUMBER, decodeTable, encodeWeight } from "./codes.js";
 
-const SIDE = 256;
+const TILE_SIDE = 256;
 const SLICE = 12; // milliseconds of work before others have a turn
 const KEPT = 96; // tiles, of 384 KiB each
 
@@ -48,7 +48,7 @@ export class HeadPyramid {
     const key = `${z}/${ty}/${tx}`;
     const kept = this.tiles.get(key);
     if (kept) { this.tiles.delete(key); this.tiles.set(key, kept); this.done += 4 ** z; return kept; }
-    const tile = { codes: new Uint16Array(SIDE * SIDE), sums: new Float32Array(SIDE * SIDE) };
+    const tile = { codes: new Uint16Array(TILE_SIDE * TILE_SIDE), sums: new Float32Array(TILE_SIDE * TILE_SIDE) };
     if (this.nothing(z, ty, tx)) this.done += 4 ** z;
     else if (this.overview?.z === z) { this.copy(tile, ty, tx); this.done += 4 ** z; }
     else if (z === 0) await this.fill(tile, ty, tx, signal);
@@ -66,7 +66,7 @@ export class HeadPyramid {
 
   // Whether a tile lies outside of the map, or of what any of its rows sees.
   nothing(z, ty, tx) {
-    const size = SIDE * 2 ** z;
+    const size = TILE_SIDE * 2 ** z;
     const [i0, i1, j0, j1] = [ty * size, Math.min((ty + 1) * size, this.T), tx * size, (tx + 1) * size];
     if (i0 >= i1 || j0 >= this.S) return true;
     const { before = null, after = null, offset = 0 } = this.weights ?? {};
@@ -76,23 +76,23 @@ export class HeadPyramid {
   copy(tile, ty, tx) {
     const { z, rows, columns, max, mean } = this.overview;
     const weights = decodeTable();
-    for (let y = 0; y < Math.min(SIDE, rows - ty * SIDE); y += 1) {
-      for (let x = 0; x < Math.min(SIDE, columns - tx * SIDE); x += 1) {
-        const [at, from] = [y * SIDE + x, (ty * SIDE + y) * columns + tx * SIDE + x];
+    for (let y = 0; y < Math.min(TILE_SIDE, rows - ty * TILE_SIDE); y += 1) {
+      for (let x = 0; x < Math.min(TILE_SIDE, columns - tx * TILE_SIDE); x += 1) {
+        const [at, from] = [y * TILE_SIDE + x, (ty * TILE_SIDE + y) * columns + tx * TILE_SIDE + x];
         tile.codes[at] = max[from];
         tile.sums[at] = weights[mean[from]] * this.cells(z, ty, tx, y, x);
       }
     }
   }
   async fill(tile, ty, tx, signal) {
-    const scores = new Float64Array(SIDE);
-    const j0 = tx * SIDE;
-    const j1 = Math.min(j0 + SIDE, this.S);
-    for (let i = ty * SIDE; i < Math.min((ty + 1) * SIDE, this.T); i += 1) {
+    const scores = new Float64Array(TILE_SIDE);
+    const j0 = tx * TILE_SIDE;
+    const j1 = Math.min(j0 + TILE_SIDE, this.S);
+    for (let i = ty * TILE_SIDE; i < Math.min((ty + 1) * TILE_SIDE, this.T); i += 1) {
       if (performance.now() - this.since > SLICE) await this.rest(signal);
       this.weights.scores(i, j0, j1, scores);
       const sum = this.weights.sum(i);
-      const start = (i - ty * SIDE) * SIDE;
+      const start = (i - ty * TILE_SIDE) * TILE_SIDE;
       for (let x = 0; x < j1 - j0; x += 1) {
         if (scores[x] === -Infinity) continue;
         const p = Math.exp(scores[x] - sum);
@@ -106,7 +106,7 @@ export class HeadPyramid {
   // How many cells of the map pixel (y, x) of a tile has.
   cells(z, ty, tx, y, x) {
     const n = 2 ** z;
-    return Math.min(n, this.T - (ty * SIDE + y) * n) * Math.min(n, this.S - (tx * SIDE + x) * n);
+    return Math.min(n, this.T - (ty * TILE_SIDE + y) * n) * Math.min(n, this.S - (tx * TILE_SIDE + x) * n);
   }
   means({ codes, sums }, z, ty, tx) {
     return Uint16Array.from(codes, (code, at) => (code === HIDDEN || code === NO_NUMBER ? code
@@ -136,13 +136,13 @@ export class HeadPyramid {
 
 // Puts a tile into one quarter of the tile above: the largest code, and the sum.
 function merge(tile, { codes, sums }, down, right) {
-  const half = SIDE / 2;
+  const half = TILE_SIDE / 2;
   for (let y = 0; y < half; y += 1) {
     for (let x = 0; x < half; x += 1) {
-      const at = (down * half + y) * SIDE + right * half + x;
-      const from = 2 * y * SIDE + 2 * x;
-      tile.codes[at] = Math.max(codes[from], codes[from + 1], codes[from + SIDE], codes[from + SIDE + 1]);
-      tile.sums[at] = sums[from] + sums[from + 1] + sums[from + SIDE] + sums[from + SIDE + 1];
+      const at = (down * half + y) * TILE_SIDE + right * half + x;
+      const from = 2 * y * TILE_SIDE + 2 * x;
+      tile.codes[at] = Math.max(codes[from], codes[from + 1], codes[from + TILE_SIDE], codes[from + TILE_SIDE + 1]);
+      tile.sums[at] = sums[from] + sums[from + 1] + sums[from + TILE_SIDE] + sums[from + TILE_SIDE + 1];
     }
   }
 }
