@@ -170,6 +170,7 @@ class HeadPlace {
     if (!cross) { this.look.cancel(); this.now.hide(); this.cross = null; return; }
     this.cross = cross;
     const { text, pool } = this.shown;
+    if (cross.z === 0 && this.pin?.i === cross.i0 && this.pin?.j === cross.j0) { this.look.cancel(); this.now.hide(); return; } // it stands above
     if (cross.z === 0) {
       const known = this.exact.at(cross.i0, cross.j0);
       this.now.show({ i: cross.i0, j: cross.j0, ...known }, text);
@@ -224,6 +225,7 @@ class HeadPlace {
     this.hint.hidden = true;
     this.map.setPin(this.pin);
     this.pinned.show(this.pin, text);
+    if (this.cross?.z === 0 && this.cross.i0 === i && this.cross.j0 === j) { this.look.cancel(); this.now.hide(); }
     const full = await this.exact.read(i, j, this.control.signal);
     if (this.shown?.key !== key || this.pin?.i !== i || this.pin?.j !== j || !full) return;
     Object.assign(this.pin, full);

@@ -55,7 +55,7 @@ export class Readout {
     const after = [];
     for (let k = Math.max(0, n - AROUND); k < n; k += 1) before.push(inText(token(k)));
     for (let k = n + 1; k <= n + AROUND; k += 1) { const next = token(k); if (next !== null && next !== undefined) after.push(inText(next)); }
-    renew(line, el("span.position", null, grouped(at ? at(n) : n)), el("span.rest", null, before.join("").slice(-34)),
+    renew(line, el("span.position", null, grouped(at ? at(n) : n)), el("span.rest.before", null, before.join("").slice(-34)),
       el("mark", null, shownToken(token(n), 32)), el("span.rest", null, after.join("").slice(0, 34)));
   }
 }

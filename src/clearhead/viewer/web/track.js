@@ -1,5 +1,6 @@
 // Curves that run along an axis and zoom with the map: the entropy of each query at the right, what each
 // key receives below.
+import { grouped } from "./ticks.js";
 import { scaleOf } from "./zoom.js";
 import { MONO, trackRects } from "./figure.js";
 
@@ -11,7 +12,7 @@ export function receivedHeight(values) {
   let most = 1;
   for (const v of values) if (v > most) most = v;
   const full = Math.log1p(most);
-  return { label: "received", marks: ["0", most >= 1000 ? `${Math.round(most / 1000)}k` : most.toPrecision(2).replace(/\.0$/, "")], of: (v) => Math.log1p(Math.max(0, v)) / full };
+  return { label: "received", marks: ["0", most >= 100 ? grouped(Math.round(most)) : most.toPrecision(2).replace(/\.0$/, "")], of: (v) => Math.log1p(Math.max(0, v)) / full };
 }
 
 // Values from..to (fractions allowed) in `count` pixels: { low, mean, high } each Float32Array; NaN where empty.
@@ -87,7 +88,7 @@ function drawTrackName(ctx, rect, height, colors, vertical, tall) {
     ctx.fillRect(Math.round(rect.x + tall), rect.y, 1, rect.height);
   } else {
     ctx.textAlign = "left";
-    ctx.fillText(`${height.label} ↓  0 to ${height.marks[1]}${tall > 30 ? ", logarithmic" : ""}`, rect.x, y);
+    ctx.fillText(height.waiting ? `${height.label}: being added up …` : `${height.label} ↓  0 to ${height.marks[1]}, logarithmic`, rect.x, y);
     ctx.fillStyle = colors.line;
     ctx.fillRect(rect.x, Math.round(rect.y + tall), rect.width, 1);
   }
@@ -97,5 +98,5 @@ function drawTrackName(ctx, rect, height, colors, vertical, tall) {
 export function drawTracks(ctx, view, layout, rect, { row, column, columnHeight }, colors) {
   const places = trackRects(layout, rect);
   drawTrack(ctx, view, layout.plot, places.row, row, entropyHeight(), colors, true);
-  drawTrack(ctx, view, layout.plot, places.column, column, columnHeight ?? receivedHeight([]), colors, false);
+  drawTrack(ctx, view, layout.plot, places.column, column, columnHeight ?? { ...receivedHeight([]), waiting: true }, colors, false);
 }
