@@ -97,7 +97,7 @@ class ComparePlace {
   }
   instead(tab, grid, head) {
     const found = (grid.heads.find((h) => h.hasMap) ?? grid.heads[0]).head;
-    if (head !== undefined) this.app.notice(`${tab.name} has no head ${head}: this is head ${found}`);
+    if (head !== undefined) this.app.also(`${tab.name} has no head ${head}: this is head ${found}`);
     return found;
   }
 

@@ -76,7 +76,7 @@ class HeadPlace {
     const heads = grid.heads;
     let head = state.head;
     if (!heads.some((h) => h.head === head)) {
-      if (head !== undefined) app.notice(`${tab.name} has no head ${head}: this is head ${heads[0].head}`);
+      if (head !== undefined) app.also(`${tab.name} has no head ${head}: this is head ${heads[0].head}`);
       head = (heads.find((h) => h.hasMap) ?? heads[0]).head;
       app.drift({ head });
     }
@@ -124,10 +124,10 @@ class HeadPlace {
     this.setMap();
     const { source } = this.app;
     const { signal } = this.control;
-    source.rows(tab.id, head, where, { signal }).then((rows) => { this.rows = rows; this.map.setCurves({ row: rows.normalized }); }, (error) => this.app.fail(error));
+    source.rows(tab.id, head, where, { signal }).then((rows) => { this.map.setCurves({ row: rows.normalized }); this.refreshReadouts(); }, (error) => this.app.fail(error));
     // The received mass is a second pass over the head: after the picture, so as not to slow it.
     this.whenDrawn(signal).then(() => source.received(tab.id, head, where, { signal }))
-      .then((column) => this.map.setCurves({ column, columnHeight: receivedHeight(column) }), (error) => this.app.fail(error));
+      .then((column) => { this.map.setCurves({ column, columnHeight: receivedHeight(column) }); this.refreshReadouts(); }, (error) => this.app.fail(error));
   }
   setMap() {
     const { tab, head, where, info, text, pool } = this.shown;
@@ -173,8 +173,8 @@ class HeadPlace {
     if (cross.z === 0 && this.pin?.i === cross.i0 && this.pin?.j === cross.j0) { this.look.cancel(); this.now.hide(); return; } // it stands above
     if (cross.z === 0) {
       const known = this.exact.at(cross.i0, cross.j0);
-      this.now.show({ i: cross.i0, j: cross.j0, ...known }, text);
-    } else if (this.now.element.hidden) this.now.show({ i: cross.i0, j: cross.j0 }, text, crossWords(cross, pool));
+      this.now.show({ i: cross.i0, j: cross.j0, ...known }, text, "", this.map.curves);
+    } else if (this.now.element.hidden) this.now.show({ i: cross.i0, j: cross.j0 }, text, crossWords(cross, pool), this.map.curves);
     else say(this.now.pixel, crossWords(cross, pool));
     this.look(cross, spoken);
   }
@@ -186,10 +186,10 @@ class HeadPlace {
       const at = cross.z === 0 ? { i: cross.i0, j: cross.j0 } : await this.exact.strongest(cross, cross.z, this.app.tiles, signal);
       if (signal.aborted || this.cross !== cross || !this.shown) return;
       const pixel = cross.z === 0 ? "" : crossWords(cross, pool);
-      this.now.show(at, text, pixel);
+      this.now.show(at, text, pixel, this.map.curves);
       const full = await this.exact.read(at.i, at.j, signal);
       if (signal.aborted || this.cross !== cross || !full) return;
-      this.now.show(this.last = full, text, pixel);
+      this.now.show(this.last = full, text, pixel, this.map.curves);
       if (spoken) this.app.announce(this.spoken(full));
     } catch (error) { if (!isAbort(error)) this.app.fail(error); }
   }
@@ -199,8 +199,8 @@ class HeadPlace {
     return score === -Infinity ? `${pair}: hidden` : `${pair}: weight ${longWeight(weight)}, rank ${rank} of ${visible}`;
   }
   refreshReadouts() {
-    if (this.last && !this.now.element.hidden && this.now.partly) this.now.show(this.last, this.shown.text);
-    if (this.pin && !this.pinned.element.hidden) this.pinned.show(this.pin, this.shown.text);
+    if (this.last && !this.now.element.hidden && this.now.partly) this.now.show(this.last, this.shown.text, "", this.map.curves);
+    if (this.pin && !this.pinned.element.hidden) this.pinned.show(this.pin, this.shown.text, "", this.map.curves);
   }
   async pinStrongest(cross) {
     try {
@@ -213,7 +213,10 @@ class HeadPlace {
   async showPin({ i, j }) {
     const { info, text } = this.shown;
     if (i === undefined || j === undefined || i >= info.T || j >= info.S) {
-      if (i >= info.T || j >= info.S) this.app.notice(`this head has ${grouped(info.T)} queries and ${grouped(info.S)} keys: there is no cell ${i}, ${j}`);
+      if (i >= info.T || j >= info.S) {
+        this.app.also(`this head has ${grouped(info.T)} queries and ${grouped(info.S)} keys: there is no cell ${i}, ${j}`);
+        this.app.drift({ i: undefined, j: undefined });
+      }
       this.pin = null;
       this.pinned.hide();
       this.map.setPin(null);
@@ -224,12 +227,12 @@ class HeadPlace {
     this.pin = { i, j, key };
     this.hint.hidden = true;
     this.map.setPin(this.pin);
-    this.pinned.show(this.pin, text);
+    this.pinned.show(this.pin, text, "", this.map.curves);
     if (this.cross?.z === 0 && this.cross.i0 === i && this.cross.j0 === j) { this.look.cancel(); this.now.hide(); }
     const full = await this.exact.read(i, j, this.control.signal);
     if (this.shown?.key !== key || this.pin?.i !== i || this.pin?.j !== j || !full) return;
     Object.assign(this.pin, full);
-    this.pinned.show(this.pin, text);
+    this.pinned.show(this.pin, text, "", this.map.curves);
     this.app.announce(`pinned: ${this.spoken(full)}`);
   }
 

@@ -69,6 +69,7 @@ class App {
   // Goes to another view: a new entry of the history, unless { push: false }.
   go(changes, { push = true } = {}) {
     clearTimeout(this.timer);
+    if (push) this.notice("");
     this.state = moved(this.state, changes);
     this.write(push);
     this.show();
@@ -142,6 +143,8 @@ class App {
     say(this.noticeText, text ? `${text[0].toUpperCase()}${text.slice(1)}` : "");
     this.noticeLine.hidden = !text;
   }
+  // One more thing to say of the same address.
+  also(text) { this.notice(this.noticeLine.hidden ? text : `${this.noticeText.textContent}; ${text}`); }
   // Said to screen readers only.
   announce(text) { say(this.live, text); }
 

@@ -110,7 +110,11 @@ export class MapView {
   keys() {
     const { plot } = this;
     return {
-      pan: (dx, dy) => this.setView(panBy(this.goal, plot, dx * plot.width * 0.18, (this.follow ? dx : dy) * plot.height * 0.18), { glide: true }),
+      pan: (dx, dy) => {
+        const step = Math.min(plot.width, plot.height) * 0.2;
+        const along = this.follow ? dx + dy : 0;
+        this.setView(panBy(this.goal, plot, (along || dx) * step, (along || dy) * step), { glide: true });
+      },
       zoom: (factor) => this.zoomAt(plot.x + plot.width / 2, plot.y + plot.height / 2, factor, true),
       fit: () => this.setView(this.fit(), { glide: true }),
       end: (last) => this.setView({ x: last * this.info.S, y: last * this.info.T, w: this.goal.w }, { glide: true }),

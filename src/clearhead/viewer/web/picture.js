@@ -5,7 +5,8 @@ import { decodeCode, HIDDEN } from "./codes.js";
 import { mapRect, MONO } from "./figure.js";
 import { seenPart, TILE, tilesSeen } from "./zoom.js";
 
-const FOOT = 58; // pixels below the figure for words
+const FOOT = 74; // pixels below the figure for words
+const LEGEND = 180; // pixels that the color scale is wide
 const MOST_CELLS = 250000; // exact cells in one CSV: beyond, the pixels are written
 const CELLS_A_CALL = 4096;
 
@@ -24,14 +25,29 @@ export async function figurePng(map, caption) {
     ctx.textAlign = "left";
     ctx.fillText(line.text, 8, layout.height + line.y, layout.width - 16);
   }
+  if (map.painter.layers.length === 1) drawLegend(ctx, map, caption.scale, colors);
   return new Promise((done, failed) => canvas.toBlob((blob) => (blob ? done(blob) : failed(new Error("this picture is too large for the browser"))), "image/png"));
+}
+
+function drawLegend(ctx, { layout, app }, scale, colors) {
+  const left = layout.width - LEGEND - 8;
+  for (let n = 0; n < LEGEND; n += 1) {
+    ctx.fillStyle = css(ink(n / (LEGEND - 1), app.dark));
+    ctx.fillRect(left + n, layout.height + 4, 1.5, 9);
+  }
+  ctx.fillStyle = colors.muted;
+  ctx.font = `11px ${MONO}`;
+  for (const [at, words] of legendMarks(scale)) {
+    ctx.textAlign = at === 0 ? "left" : at === 1 ? "right" : "center";
+    ctx.fillText(words, left + LEGEND * at, layout.height + 22);
+  }
 }
 
 function captionLines({ title, meaning, seen, proof, scale }) {
   return [
     { text: title, y: 10, strong: true },
-    { text: `${meaning} ${scale === "log" ? "Logarithmic" : "Linear"} colors. ${seen}`, y: 27 },
-    { text: `${proof} · clearhead`, y: 44 },
+    { text: `${meaning} ${scale === "log" ? "Logarithmic" : "Linear"} colors. ${seen}`, y: 42 },
+    { text: `${proof} · clearhead`, y: 58 },
   ];
 }
 
@@ -60,6 +76,9 @@ export async function figureSvg(map, caption) {
       text(x, rect.y - 23, position, colors.muted, ' text-anchor="middle"');
     } else text(0, 0, token, colors.ink, ` transform="translate(${r(x + 4)} ${r(rect.y - 8)}) rotate(-90)"`);
   }
+  text(rect.x - 8, rect.y - 23, "keys →", colors.muted, ' text-anchor="end" font-style="italic"');
+  text(rect.x - 8, rect.y - 8, "queries ↓", colors.muted, ' text-anchor="end" font-style="italic"');
+  if (layout.tracks) text(rect.x + rect.width + 10, rect.y - 10, layout.small ? "H →" : "entropy →", colors.muted);
   for (const line of captionLines(caption)) text(8, layout.height + line.y + 4, line.text, line.strong ? colors.ink : colors.muted);
   const ramp = Array.from({ length: 24 }, (_, n) => `<stop offset="${r(n / 23)}" stop-color="${css(ink(n / 23, map.app.dark))}"/>`).join("");
   const marks = legendMarks(caption.scale).map(([at, words]) => `<text x="${r(layout.width - 188 + 180 * at)}" y="${layout.height + 26}" text-anchor="${at === 0 ? "start" : at === 1 ? "end" : "middle"}" fill="${colors.muted}">${escapeXml(words)}</text>`).join("");

@@ -10,7 +10,7 @@ export class Readout {
   constructor(app, { title, links, unpin }) {
     Object.assign(this, { app, links });
     const field = (name) => el("dd", { "data-field": name }, "");
-    this.fields = Object.fromEntries(["weight", "score", "rank", "uniform"].map((name) => [name, field(name)]));
+    this.fields = Object.fromEntries(["weight", "score", "rank", "uniform", "entropy", "received"].map((name) => [name, field(name)]));
     this.query = el("p.around", { "data-field": "query", dir: "auto" });
     this.key = el("p.around", { "data-field": "key", dir: "auto" });
     this.pixel = el("p.pixel", { "data-field": "pixel" });
@@ -20,13 +20,15 @@ export class Readout {
       el("h3", null, "query"), this.query, el("h3", null, "key"), this.key,
       el("dl.figures", null,
         el("dt", null, "weight"), this.fields.weight, el("dt", null, "score"), this.fields.score,
-        el("dt", null, "rank"), this.fields.rank, el("dt", null, "uniform"), this.fields.uniform),
+        el("dt", null, "rank"), this.fields.rank, el("dt", null, "uniform"), this.fields.uniform,
+        el("dt", null, "entropy"), this.fields.entropy, el("dt", null, "received"), this.fields.received),
       this.pixel, this.go);
   }
   hide() { this.element.hidden = true; this.shown = null; }
 
+  // curves = { row, column }: the entropy of each query and what each key receives, where known.
   // cell = { i, j, weight?, score?, rank?, visible?, uniform? }; what is not known yet shows as dots.
-  show(cell, text, pixel = "") {
+  show(cell, text, pixel = "", { row, column } = {}) {
     this.element.hidden = false;
     const where = `${cell.i} ${cell.j}`;
     if (this.shown !== where || this.partly) {
@@ -45,6 +47,8 @@ export class Readout {
       rank: hidden ? "–" : cell.rank === undefined ? "…" : `${grouped(cell.rank)} of ${grouped(cell.visible)} keys`,
       uniform: cell.rank === undefined ? (hidden ? "–" : "…") : `${Number(cell.uniform.toPrecision(3))}${timesUniform(cell)}`,
     };
+    words.entropy = row ? `${row[cell.i].toFixed(3)} of 1, of this query` : "…";
+    words.received = column ? `${Number(column[cell.j].toPrecision(4))} in all, by this key` : "…";
     for (const [name, word] of Object.entries(words)) say(this.fields[name], word);
     this.fields.weight.classList.toggle("long", hidden);
     say(this.pixel, pixel);
