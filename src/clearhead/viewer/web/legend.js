@@ -6,7 +6,7 @@ const WIDE = 180;
 
 export class Legend {
   constructor() {
-    this.meaning = el("p.meaning", { "data-field": "meaning" });
+    this.meaning = el("p.meaning", { id: "map-meaning", "data-field": "meaning" });
     this.strip = el("canvas.ramp", { width: WIDE, height: 1, "aria-hidden": "true" });
     this.marks = el("div.ramp-marks", { "aria-hidden": "true" });
     this.hiddenKey = el("span.hidden-key", null, el("i"), "hidden");

@@ -19,9 +19,9 @@ export class MapView {
     this.over = el("canvas", { "aria-hidden": "true" });
     this.words = el("span", null, "");
     this.bar = el("progress", { max: 1, value: 0, "aria-label": "how far it is" });
-    this.stop = el("button", { type: "button", onclick: () => this.halt() }, "Cancel");
+    this.stop = el("button", { type: "button", onclick: () => (this.halted ? this.resume() : this.halt()) }, "Cancel");
     this.veil = el("div.veil", { hidden: true, role: "status" }, this.words, this.bar, this.stop);
-    this.pad = el("div.pad", { tabindex: 0, role: "application", "aria-roledescription": "attention map", "aria-label": label }, this.base, this.over);
+    this.pad = el("div.pad", { tabindex: 0, role: "application", "aria-roledescription": "attention map", "aria-label": label, "aria-describedby": "map-meaning" }, this.base, this.over);
     this.element = el("div.mapview", null, this.pad, this.veil);
     this.repaint = perFrame(() => this.paint());
     this.ask = calmly(() => this.wantNumbers(), 60);
@@ -50,6 +50,7 @@ export class MapView {
     this.forget();
     Object.assign(this, { info, text, exact, curves: {}, cross: null, halted: false });
     if (!same) this.view = this.goal = null;
+    this.sayHalt();
     this.painter = new MapPainter(this.app.tiles, layers, info);
     this.repaint();
     this.started = performance.now();
@@ -207,11 +208,20 @@ export class MapView {
   halt() {
     this.forget();
     this.halted = true;
-    say(this.words, "cancelled");
     this.veil.hidden = false;
-    this.bar.hidden = true;
-    say(this.stop, "Compute it");
-    this.stop.onclick = () => { this.halted = false; this.bar.hidden = false; say(this.stop, "Cancel"); this.stop.onclick = null; this.started = performance.now(); this.wantTiles(); this.watchProgress(); };
+    this.sayHalt();
+  }
+  resume() {
+    this.halted = false;
+    this.started = performance.now();
+    this.sayHalt();
+    this.wantTiles();
+    this.watchProgress();
+  }
+  sayHalt() {
+    this.bar.hidden = this.halted;
+    say(this.stop, this.halted ? "Compute it" : "Cancel");
+    say(this.words, this.halted ? "cancelled: the picture is not computed" : "");
   }
 
   // One frame.

@@ -163,7 +163,7 @@ export class MapPainter {
     ctx.beginPath();
     ctx.rect(rect.x, rect.y, rect.width, rect.height);
     ctx.clip();
-    ctx.font = `${Math.min(15, Math.max(10, Math.round(s / 3.4)))}px ${MONO}`;
+    ctx.font = `${Math.min(15, Math.max(9, Math.round(s / 3.9)))}px ${MONO}`;
     ctx.textAlign = "center";
     ctx.textBaseline = "middle";
     for (let i = part.r0; i < part.r1; i += 1) {
@@ -172,6 +172,7 @@ export class MapPainter {
         if (!cell || cell.score === -Infinity) continue;
         const at = toPixel(view, plot, j + 0.5, i + 0.5);
         ctx.fillStyle = inkOn(cell.weight, { scale: this.scale, dark: this.dark });
+        ctx.globalAlpha = cell.weight < 1e-4 ? 0.55 : 1; // there, but not what one reads first
         ctx.fillText(shortWeight(cell.weight), plot.x + at.px, plot.y + at.py + 0.5);
       }
     }
