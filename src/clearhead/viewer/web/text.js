@@ -126,8 +126,9 @@ export class TextView {
       fresh.append(line);
     }
     this.sheet.append(fresh);
-    this.scroller.setAttribute("aria-activedescendant", `token-${this.cursor}`);
-    this.moveWindow();
+    const active = `token-${this.cursor}`;
+    if (this.scroller.getAttribute("aria-activedescendant") !== active) this.scroller.setAttribute("aria-activedescendant", active);
+    this.moveWindow(scrollTop, clientHeight);
   }
   line(n) {
     const line = el("div.line", { role: "none" });
@@ -143,6 +144,7 @@ export class TextView {
   token(t, pane, first) {
     const shade = pane.shades ? pane.shades[t] : 0;
     let classes = shade === HIDDEN_SHADE ? "token unseen" : shade ? `token s${shade}` : "token";
+    if (this.widths.get(this.raw(t)) > this.room) classes += " long";
     if (t === this.marks.chosen) classes += " chosen";
     if (t === this.marks.other) classes += " other";
     if (t === this.cursor) classes += " cursor";
@@ -193,12 +195,11 @@ export class TextView {
       const y = Math.round(((lineAt(this.starts, n) + 0.5) / this.lines) * rows);
       this.bar(pen, 0, Math.min(rows - 2 * dpr, y - dpr), wide * dpr, 2 * dpr, color);
     }
-    this.moveWindow();
   }
   bar(pen, x, y, w, h, color) { pen.fillStyle = color; pen.fillRect(x, y, w, h); }
-  moveWindow() {
-    const { scrollTop, clientHeight, scrollHeight } = this.scroller;
-    const high = this.stripBox.clientHeight;
+  moveWindow(scrollTop, clientHeight) {
+    const scrollHeight = this.lines * LINE + 8;
+    const high = clientHeight;
     const whole = scrollHeight <= clientHeight;
     this.stripBox.hidden = whole;
     if (whole) return;
