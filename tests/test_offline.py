@@ -2,13 +2,12 @@
 
 import json
 import re
-import shutil
 import subprocess
 
 import numpy as np
 import pytest
 import torch
-from programs import ROOT
+from programs import ROOT, node
 
 from clearhead import Rule, attention
 from clearhead.cli import main
@@ -20,7 +19,7 @@ from clearhead.viewer import bundle, offline, pyramid
 from clearhead.viewer.places import Atlas, Where
 from clearhead.viewer.textbook import textbook
 
-NODE = shutil.which("node")
+NODE = node()
 needs_node = pytest.mark.skipif(NODE is None, reason="node is not installed: numbers of the page")
 
 

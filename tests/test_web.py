@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from programs import node
 
 ROOT = Path(__file__).parents[1]
 WEB = ROOT / "src" / "clearhead" / "viewer" / "web"
@@ -19,10 +19,6 @@ NAMED = re.compile(
 )
 IMPORT = re.compile(r'^import \{[\w\s,$]+\} from "\./[\w]+\.js";$', re.M)
 LONGEST = 350  # lines
-
-
-def node() -> str | None:
-    return shutil.which("node") or shutil.which("nodejs")
 
 
 @pytest.mark.skipif(node() is None, reason="node is not installed: the browser's code is untested")

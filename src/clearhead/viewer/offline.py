@@ -42,7 +42,7 @@ KINDS = {
 START = """
 import { startApp } from "./main.js";
 import { packedSource } from "./packed.js";
-if (location.protocol === "about:") { // in a notebook: its links are those of the frame, not of the notebook
+if (location.protocol === "about:") { // a frame of a notebook: links are not the notebook's
   const base = document.createElement("base");
   base.href = location.href;
   document.head.append(base);
