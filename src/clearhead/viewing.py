@@ -1,6 +1,7 @@
 """The verb that shows a run in the browser: view. Arguments alone, as in verbs.py."""
 
 import argparse
+import os
 import signal
 import sys
 import threading
@@ -39,6 +40,8 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 def _view(arguments: argparse.Namespace) -> int:
     if arguments.port is not None and not 1 <= arguments.port < 1 << 16:
         raise Mistake(f"--port must be from 1 to 65535; got {arguments.port}")
+    if not arguments.host:
+        raise Mistake("--host is empty: 127.0.0.1 is this computer")
     from clearhead.viewer import server
     from clearhead.views.terminal import Terminal
 
@@ -49,6 +52,7 @@ def _view(arguments: argparse.Namespace) -> int:
         listening = server.listen(arguments.port, arguments.host)
     except OSError as error:
         raise Mistake(_no_port(arguments.host, arguments.port, error)) from error
+    interrupted = False
     with _until_told() as told, server.Server(tabs, listening, arguments.host) as running:
         if arguments.host not in ("127.0.0.1", "localhost", "::1"):
             Terminal(sys.stderr).line(
@@ -57,7 +61,16 @@ def _view(arguments: argparse.Namespace) -> int:
         terminal.line(f"{running.address}  (Ctrl-C ends it)")
         if arguments.open:
             webbrowser.open(running.address)
-        told.wait()
+        try:
+            told.wait()
+        except KeyboardInterrupt:
+            interrupted = True
+    if running.busy:  # threads inside torch abort a Python that ends around them
+        if interrupted:
+            Terminal(sys.stderr).line("clearhead view: interrupted")
+        os._exit(130 if interrupted else 0)
+    if interrupted:
+        raise KeyboardInterrupt
     return 0
 
 
@@ -121,4 +134,4 @@ def _boxed() -> "list[Tab]":
 
 
 VIEW = Verb("view", "Look", "walk through the maps of a run in the browser, down to one weight",
-            "clearhead view runs/a --no-open --port 8321", _arguments, _view)  # fmt: skip
+            "clearhead view runs/a --no-open", _arguments, _view)  # fmt: skip

@@ -6,6 +6,7 @@ Every parameter is checked before anything is computed; what is wrong is told in
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -268,17 +269,32 @@ class Endpoints:
     ) -> Any:
         """What the work gives, unless whoever asked goes away before."""
         job = self.workers.join(key, work, what, slow)
-        result = asyncio.wrap_future(job.future)
-        gone = asyncio.ensure_future(_gone(request))
+        finished, gone = _finished(job), asyncio.ensure_future(_gone(request))
         try:
-            await asyncio.wait((result, gone), return_when=asyncio.FIRST_COMPLETED)
-            if not result.done():
+            await asyncio.wait((finished, gone), return_when=asyncio.FIRST_COMPLETED)
+            if not job.future.done():
                 raise Abandoned
-            return result.result()
+            return job.future.result()
         finally:
             self.workers.leave(job)
             gone.cancel()
-            result.cancel()
+
+
+def _finished(job: Job) -> "asyncio.Future[None]":
+    """Done when the job is, and nothing to it: others may wait for the job too."""
+    loop = asyncio.get_running_loop()
+    finished: asyncio.Future[None] = loop.create_future()
+
+    def finish() -> None:
+        if not finished.done():
+            finished.set_result(None)
+
+    def tell(_: object) -> None:
+        with suppress(RuntimeError):  # the server has ended
+            loop.call_soon_threadsafe(finish)
+
+    job.future.add_done_callback(tell)
+    return finished
 
 
 async def _gone(request: Request) -> None:

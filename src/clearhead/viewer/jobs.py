@@ -45,7 +45,7 @@ class Job:
 
 
 class Workers:
-    """Threads that do quick and slow work. They end with the process, whatever they are at."""
+    """Threads that do quick and slow work, until they are closed."""
 
     def __init__(self, quick: int = QUICK, slow: int = SLOW, grace: float = GRACE) -> None:
         self.grace = grace
@@ -55,14 +55,12 @@ class Workers:
         self._slow: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._n_quick = 0  # quick jobs that are asked for and not done
         self._closed = False
-        self._numbers = {"quick": quick, "slow": slow}
-        for name, number in self._numbers.items():
-            for n in range(number):
-                jobs = self._quick if name == "quick" else self._slow
-                thread = threading.Thread(
-                    target=self._run, args=(jobs,), name=f"{name} {n}", daemon=True
-                )
-                thread.start()
+        all_of_them = [self._quick] * quick + [self._slow] * slow
+        self.threads = [
+            threading.Thread(target=self._run, args=(jobs,), daemon=True) for jobs in all_of_them
+        ]
+        for thread in self.threads:
+            thread.start()
 
     def join(
         self, key: Hashable, work: Callable[[Job], Any], what: str = "", slow: bool = False
@@ -90,9 +88,9 @@ class Workers:
     def close(self) -> None:
         """Give up all work at its next step, and let the threads end."""
         self._closed = True
-        for jobs, number in ((self._quick, "quick"), (self._slow, "slow")):
-            for _ in range(self._numbers[number]):
-                jobs.put(None)
+        for _ in self.threads:
+            self._quick.put(None)
+            self._slow.put(None)
 
     def _step_aside(self, job: Job) -> None:
         """Wait while quick work is there or nobody waits for this; give it up where nobody will."""

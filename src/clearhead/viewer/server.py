@@ -8,6 +8,7 @@ request that another site began is refused. Every answer says what a browser may
 import errno
 import socket
 import threading
+import time
 from collections.abc import Sequence
 from ipaddress import ip_address
 from pathlib import Path
@@ -30,6 +31,7 @@ WEB = Path(__file__).parent / "web"
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 LOCAL = "127.0.0.1"
 ANYWHERE = ("0.0.0.0", "::")
+PATIENCE = 0.5  # seconds that its end waits for what is under way
 THREADS = 8  # that one pass over a head uses, at most
 FIRST, PORTS = 8000, 100  # where a free port is looked for, and how many are tried
 POLICY = (
@@ -131,9 +133,9 @@ class Server:
         with Server(tabs, listen(8000)) as server:
             server.address
 
-    What is being computed when it ends is given up at its next step. Meanwhile torch computes each
-    tile on one core and different tiles on different ones: cores that wait for each other within a
-    tile take ten times as long where somebody else uses one of them.
+    What is being computed when it ends is given up at its next step. While it runs, torch computes
+    each tile on one core, and different tiles on different ones: cores that wait for each other
+    within a tile take ten times as long where somebody else uses one of them.
     """
 
     def __init__(
@@ -141,11 +143,13 @@ class Server:
     ) -> None:
         self.tabs, self.host = tabs, host
         self.port = int(listening.getsockname()[1])
-        self._threads = torch.get_num_threads()
-        self.endpoints = Endpoints(tabs, budget, min(self._threads, THREADS))
+        self._n_threads = torch.get_num_threads()
+        self.endpoints = Endpoints(tabs, budget, min(self._n_threads, THREADS))
         routes = [*self.endpoints.routes(), Route("/", page), Route("/{name}", page)]
         handlers: dict[Any, Any] = {HTTPException: _trouble, Exception: _trouble}
-        app = Guard(Starlette(routes=routes, exception_handlers=handlers), host, self.port)
+        pages = Starlette(routes=routes, exception_handlers=handlers)
+        pages.router.redirect_slashes = False
+        app = Guard(pages, host, self.port)
         self._listening = listening
         self._uvicorn = uvicorn.Server(uvicorn.Config(
             app, log_config=None, log_level="critical", access_log=False, lifespan="off",
@@ -170,10 +174,24 @@ class Server:
 
     def __exit__(self, *_: object) -> None:
         self.endpoints.workers.close()
+        for tab in self.tabs:
+            tab.close()
         self._uvicorn.should_exit = self._uvicorn.force_exit = True
-        self._thread.join(1.0)
-        torch.set_num_threads(self._threads)
+        until = time.monotonic() + PATIENCE
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
         self._listening.close()
+        torch.set_num_threads(self._n_threads)
+
+    @property
+    def busy(self) -> bool:
+        """Whether something that it began still runs."""
+        return any(thread.is_alive() for thread in self._threads)
+
+    @property
+    def _threads(self) -> list[threading.Thread]:
+        tabs = [tab.thread for tab in self.tabs if tab.thread is not None]
+        return [self._thread, *self.endpoints.workers.threads, *tabs]
 
 
 def listen(port: int | None, host: str = LOCAL) -> socket.socket:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from clearhead.run import Run
+from clearhead.viewer.jobs import Abandoned
 from clearhead.viewer.places import Atlas, Refused
 
 Progress = Callable[[float, str], None]  # how much is done, in 0..1, and what
@@ -24,6 +25,8 @@ class Tab:
         self._atlas: Atlas | None = None
         self._why: str | None = None
         self._done, self._what = 0.0, ""
+        self._closed = False
+        self.thread: threading.Thread | None = None
 
     @classmethod
     def of(cls, id: str, name: str, run: Run, command: str) -> "Tab":
@@ -35,7 +38,12 @@ class Tab:
     def start(self) -> None:
         """Load it in the background, if it is not there."""
         if self._atlas is None:
-            threading.Thread(target=self.prepare, name=f"tab {self.id}", daemon=True).start()
+            self.thread = threading.Thread(target=self.prepare, daemon=True)
+            self.thread.start()
+
+    def close(self) -> None:
+        """Give up loading it, at the next step of that."""
+        self._closed = True
 
     def prepare(self) -> None:
         try:
@@ -45,6 +53,8 @@ class Tab:
 
     def _progress(self, done: float, what: str) -> None:
         self._done, self._what = done, what
+        if self._closed:
+            raise Abandoned
 
     def atlas(self) -> Atlas:
         """Its run. Raises Refused while that is on its way, and where it cannot be had."""
