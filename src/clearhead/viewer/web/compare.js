@@ -53,7 +53,7 @@ class ComparePlace {
     return new MapView(this.app, {
       label: `${["Map of A.", "Map of B.", "A minus B."][n]} ${LABEL}`, tracks: false,
       hooks: {
-        moved: (view) => this.moved(n, view),
+        moved: (view, how) => this.moved(n, view, how),
         crossed: (cross) => this.crossed(n, cross),
         picked: (cross) => { this.app.go({ place: "head", head: this.sides[n === 1 ? 1 : 0].head, tab: this.sides[n === 1 ? 1 : 0].tab.id, x: cross.j0, y: cross.i0, w: Math.min(this.maps[n].goal.w, 64), i: cross.i0, j: cross.j0 }); },
         failed: (error) => this.app.fail(error),
@@ -145,11 +145,8 @@ class ComparePlace {
     this.app.go({ tab: b.tab.id, head: b.head, seq: b.where.seq, batch: b.where.batch, tab2: a.tab.id, head2: a.head, seq2: a.where.seq, batch2: a.where.batch });
   }
 
-  moved(n, view) {
-    if (n < 2 && !this.difference) {
-      const other = this.maps[1 - n];
-      if (other.view) { other.setView({ ...view }, { quiet: true }); other.view = other.goal; }
-    }
+  moved(n, view, how) {
+    if (n < 2 && !this.difference && this.maps[1 - n].view) this.maps[1 - n].setView({ ...view }, { ...how, quiet: true });
     this.app.drift({ x: view.x, y: view.y, w: view.w });
     this.sayView();
   }
@@ -192,7 +189,8 @@ class ComparePlace {
   sayView() {
     const map = this.shownMaps()[0];
     if (!map?.goal || !map.layout) return;
-    const each = pixelMeaning(map.level(map.goal), this.app.state.pool ?? "max");
+    const words = this.shownMaps().map((each) => (each.goal && each.layout ? pixelMeaning(each.level(each.goal), this.app.state.pool ?? "max") : ""));
+    const each = words.length < 2 || words[0] === words[1] || !words[1] ? words[0] : `A: ${words[0]} B: ${words[1]}`;
     const meaning = this.difference ? `A minus B, of what each pixel shows. ${each}${this.color === "log" ? " Colors: how many times as large." : ""}` : each;
     this.legend.show({ scale: this.color, dark: this.app.dark, meaning, difference: this.difference });
   }

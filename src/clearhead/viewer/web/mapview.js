@@ -12,7 +12,7 @@ const GLIDE = 120; // milliseconds from one view to the next
 const CALM = matchMedia("(prefers-reduced-motion: reduce)");
 
 export class MapView {
-  // hooks: moved(view), crossed(cross or null), picked(cross), unpinned(), key(key) -> true if meant, failed(error)
+  // hooks: moved(view, how), crossed(cross or null), picked(cross), unpinned(), key(key) -> true if meant, failed(error)
   constructor(app, { label, tracks = true, hooks }) {
     Object.assign(this, { app, hooks, tracks, view: null, goal: null, fixed: null, pointer: null, cross: null, pin: null, follow: false, painter: null, curves: {}, scale: "log", dpr: 1 });
     this.base = el("canvas", { "aria-hidden": "true" });
@@ -25,6 +25,7 @@ export class MapView {
     this.element = el("div.mapview", null, this.pad, this.veil);
     this.repaint = perFrame(() => this.paint());
     this.ask = calmly(() => this.wantNumbers(), 60);
+    this.ahead = calmly(() => this.wantTiles(true), 250);
     this.watchSize = new ResizeObserver(() => this.resize());
     this.watchSize.observe(this.element);
     app.onTheme(() => this.repaint());
@@ -63,6 +64,7 @@ export class MapView {
   forget() {
     if (this.painter) this.painter.layers.forEach((_, n) => this.app.tiles.forget(this.who(n)));
     clearTimeout(this.poll);
+    this.ahead.cancel();
     this.veil.hidden = true;
   }
   who(n) { return `${n} ${this.id ??= Math.random()}`; }
@@ -91,7 +93,7 @@ export class MapView {
     this.wasFit = nearView(this.goal, this.fit());
     Object.assign(this, { fixed, from: this.view, begun: performance.now() });
     if (!glide || CALM.matches || !this.view) this.view = this.goal;
-    if (!quiet) this.hooks.moved?.(this.goal);
+    if (!quiet) this.hooks.moved?.(this.goal, { glide, fixed });
     this.wantTiles();
     this.repaint();
   }
@@ -167,14 +169,15 @@ export class MapView {
   // A cross-hair that another map, locked to this one, gives.
   showCross(cross) { this.cross = cross && { ...cross }; this.repaint(); }
 
-  wantTiles() {
+  // ahead: those around what is seen as well, for the next step.
+  wantTiles(ahead = false) {
     if (!this.painter || !this.layout || !this.info || this.halted) return;
     if (!this.view) {
       this.view = this.goal = this.clamp({ ...this.fit(), ...this.later });
       this.wasFit = nearView(this.goal, this.fit());
       this.later = null;
     }
-    const list = this.painter.needed(this.goal, this.plot, this.dpr);
+    const list = this.painter.needed(this.goal, this.plot, this.dpr, ahead ? 1.5 : 1);
     this.painter.layers.forEach((layer, n) => this.app.tiles.want(this.who(n), layer, list, () => this.repaint(), (error) => this.tileFailed(error)));
   }
   tileFailed(error) {
@@ -239,6 +242,7 @@ export class MapView {
     this.element.dataset.settled = String(this.missing === 0 && this.view === this.goal);
     this.paintOver();
     if (this.exact) this.ask();
+    if (this.missing === 0) this.ahead();
   }
 
   // The picture without the cross-hair, on any context, `ratio` of its pixels to one of the page; the level of

@@ -18,10 +18,10 @@ export class MapPainter {
 
   // The tiles that a view needs, most needed first: the whole map, of which every other view can be made for a
   // while, then those seen, nearest first. Where the seen ones need no pass over the head, they come first.
-  needed(view, plot, dpr) {
+  needed(view, plot, dpr, around = 1) {
     const { T, S, zmax } = this.info;
     const z = this.level(view, plot, dpr);
-    const seen = tilesSeen(view, plot, T, S, z);
+    const seen = tilesSeen({ ...view, w: view.w * around }, { width: plot.width * around, height: plot.height * around }, T, S, z);
     const whole = { z: zmax, ty: 0, tx: 0 };
     return z === zmax ? seen : z < (this.info.base ?? 0) ? [...seen, whole] : [whole, ...seen];
   }
