@@ -5,12 +5,12 @@ import { metricsOf } from "./heads.js";
 const EVERYWHERE = [["?", "this sheet"], ["Tab", "to the next control"], ["Esc", "closes, unpins, gives up"]];
 const KEYS = {
   model: ["The model", [["← → ↑ ↓", "from head to head, in the grid"], ["Enter", "opens the head"]]],
-  head: ["A head", [["wheel | pinch | + −", "zoom about the pointer"], ["drag | ← → ↑ ↓", "move the map; with Shift by a page"], ["0", "everything"], ["Home End", "start and end of the diagonal"],
+  head: ["A head", [["wheel | pinch | + −", "zoom about the pointer"], ["drag | ← → ↑ ↓", "move the map; with Shift the cross-hair"], ["0", "everything"], ["Home End", "start and end of the diagonal"],
     ["d", "along the diagonal"], ["click | Enter", "pins the cell under the cross-hair; Esc unpins"], ["[ ]", "previous and next head"], ["/", "search; n and N the next and the previous match"]]],
   token: ["A token", [["click | Enter", "reads from this token"], ["Shift click | Shift Enter", "a second token: the heads that link the two"], ["s", "the next click picks the second token"],
     ["← → ↑ ↓ | Page | Home End", "move in the text"], [", | .", "the token before, the token after"], ["w", "what it reads, who reads it"], ["l", "linear or logarithmic shades"],
     ["c", "back to the chosen token"], ["/", "search; n and N the next and the previous match"]]],
-  compare: ["Two heads", [["as in a head", "both maps move together"]]],
+  compare: ["Two heads", [["as in a head", "both maps move together; x turns to A minus B and back; a click opens the cell in its head"]]],
 };
 const MEANINGS = [
   ["weight", "how much of a query's attention a key gets: exp(score − lse), after the softmax. The weights of a row sum to 1, or less beside a learned sink. Each is computed from the kept q and k when it is looked at: nothing is sampled."],
