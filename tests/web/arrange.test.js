@@ -49,6 +49,7 @@ test("scrolling to a line leaves the view alone where the line is well inside", 
   assert.ok(500 * 28 > top && 501 * 28 < top + 600);
   assert.equal(scrollFor(999, 0, 600, 28, 1000), 28000 - 600);
   assert.equal(scrollFor(0, 900, 600, 28, 1000), 0);
+  assert.equal(scrollFor(31, 900, 600, 28, 1000), 31 * 28 - 200, "just above the window");
   assert.equal(scrollFor(1, 0, 600, 28, 3), 0);
 });
 

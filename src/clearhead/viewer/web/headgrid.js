@@ -78,6 +78,14 @@ export class HeadGrid {
     }
   }
 
+  // For a picture: each cell with its colors as they are.
+  asData() {
+    return [...this.cells.values()].map(({ head, link, canvas, value, r, c }) => {
+      const style = getComputedStyle(link);
+      return { r, c, layer: head.layer, value: value.textContent, back: style.backgroundColor, front: style.color, canvas: link.classList.contains("drawn") && this.each >= SMALL ? canvas : null };
+    });
+  }
+
   size() {
     const room = this.element.clientWidth;
     if (!room || !this.rows) return;

@@ -1,5 +1,6 @@
 // The model: all heads of a run as a grid and as a table, and what the numbers and roles mean.
 import { csvText } from "./csv.js";
+import { gridDrawing } from "./drawing.js";
 import { choice, el, fileName, put, renew, saveFile, say } from "./dom.js";
 import { figure, isNamed, metricOf, metricsOf, placeIn, rangeOf, roleColor, roleWords, shadeColors } from "./heads.js";
 import { HeadGrid } from "./headgrid.js";
@@ -29,6 +30,7 @@ class ModelPlace {
       row: (line, head) => { line.addEventListener("pointerenter", () => this.rest(head.head)); line.addEventListener("focusin", () => this.rest(head.head)); } });
     const first = metricsOf(app)[0];
     this.metric = choice("Color by", metricsOf(app).map(({ key, label }) => [key, label]), first.key, (color) => app.go({ color: color === first.key ? undefined : color }, { push: false }));
+    const save = (name, words, work) => tip(el("button", { type: "button", onclick: work }, name), words);
     this.filter = el("div.chips", { role: "group", "aria-label": "Show only heads with a role" });
     this.legend = el("div.gridlegend");
     this.title = el("h1");
@@ -38,7 +40,8 @@ class ModelPlace {
     this.none = el("p.quietly.below-table", null, "mass: mean weight on what the role names. Gray: what equal attention would put there. Shares of 1; distance in tokens.");
     this.element = el("section.model-place", null,
       el("header", null, this.title, this.facts), this.missing,
-      el("div.controls", null, this.metric, this.filter, tip(el("button", { type: "button", onclick: () => this.save() }, "CSV"), "All figures of all heads, as a table")),
+      el("div.controls", null, this.metric, this.filter, el("span.saves", { role: "group", "aria-label": "Save the present view" }, save("PNG", "The grid as a picture", () => this.picture("png")), save("SVG", "The grid as a drawing", () => this.picture("svg")),
+        save("CSV", "All figures of all heads, as a table", () => this.save()))),
       this.two = el("div.two", null, el("div.left", null, this.legend, this.grid.element, this.preview.element), el("div.right", null, this.table.element, this.none)),
       this.words);
     app.onTheme(() => { if (this.heads) { this.paint(); this.grid.watch(); this.rest(this.resting); } });
@@ -167,6 +170,13 @@ class ModelPlace {
       el("div", null, el("h2", null, "The numbers"), list(metricsOf(this.app).map(({ label, meaning }) => [label, `${meaning ?? ""}.`]))),
       roles.length ? el("div", null, el("h2", null, "The roles"), list(roles.map((role) => [role, `${roleWords(this.app, role)}.`])) ) : null,
       grid.caveat ? el("p.caveat", null, grid.caveat) : null);
+  }
+  picture(kind) {
+    const metric = metricOf(this.app, this.state.color);
+    const [low, high] = rangeOf(metric, this.heads);
+    const legend = metric.key === "role" ? `role: ${metric.meaning}` : `${metric.label}, ${endOf(low)} to ${endOf(high)}: ${metric.meaning}`;
+    gridDrawing(this.app, `${this.app.tab().model || this.app.tab().name}: ${this.facts.firstChild?.textContent ?? ""}`, legend, this.grid.asData(), this.grid.each ?? 40)
+      .save(fileName(this.app.tab().name, "heads"), kind).catch((error) => this.app.fail(error));
   }
   save() {
     const fields = Object.keys(this.heads[0] ?? {});

@@ -1,6 +1,6 @@
 // The text itself, of any length, shaded: only the lines in the window exist. Up to four heads side by side
 // share one arrangement of lines, so they scroll as one; a strip beside them shows all of the text at once.
-import { el, perFrame } from "./dom.js";
+import { calmly, el, perFrame } from "./dom.js";
 import { css, ink, readableOn } from "./colors.js";
 import { endsLine, lineAt, linesOf, linesSeen, overview, scrollFor, tokenParts } from "./arrange.js";
 import { HIDDEN_SHADE, TEXT_SHADES, shadeOf } from "./ranking.js";
@@ -25,6 +25,8 @@ export class TextView {
     this.stripBox = el("div.stripbox", { "aria-hidden": "true" }, this.canvas, this.window);
     this.element = el("div.textview", null, this.scroller, this.stripBox);
     this.draw = perFrame(() => this.drawNow());
+    this.later = calmly(() => this.drawNow(), 120);
+    this.drawnAt = 0;
     this.scroller.addEventListener("scroll", this.draw, { passive: true });
     this.scroller.addEventListener("keydown", (event) => this.key(event));
     this.sheet.addEventListener("click", (event) => { const n = tokenOf(event); if (n !== null) { this.cursor = n; this.pick(n, event.shiftKey || event.altKey); } });
@@ -116,7 +118,10 @@ export class TextView {
   }
   drawNow() {
     const { scrollTop, clientHeight } = this.scroller;
-    const [from, to] = linesSeen(scrollTop, clientHeight, LINE, this.lines, MORE);
+    const fast = Math.abs(scrollTop - this.drawnAt) > clientHeight; // flung: only what is seen, the rest when it rests
+    this.drawnAt = scrollTop;
+    if (fast) this.later();
+    const [from, to] = linesSeen(scrollTop, clientHeight, LINE, this.lines, fast ? 1 : MORE);
     for (const [n, line] of this.drawn) if (n < from || n >= to) { line.remove(); this.drawn.delete(n); }
     const fresh = document.createDocumentFragment();
     for (let n = from; n < to; n += 1) {
@@ -165,6 +170,28 @@ export class TextView {
       span.append(part);
     }
     return span;
+  }
+
+  // The lines in the window as data, for a picture: each a list of tokens with where and how they stand.
+  inSight() {
+    const { scrollTop, clientHeight, clientWidth } = this.scroller;
+    const [from, to] = linesSeen(scrollTop + 4, Math.min(clientHeight, this.lines * LINE) - 8, LINE, this.lines);
+    const lines = [];
+    for (let n = from; n < to; n += 1) {
+      const tokens = [];
+      (this.panes.length ? this.panes : [{}]).forEach((pane, p) => {
+        let x = 0;
+        for (let t = this.starts[n]; t < this.starts[n + 1]; t += 1) {
+          const width = Math.min(this.room, this.widthOf(this.raw(t)));
+          const words = tokenParts(this.raw(t)).map(({ text }) => text).join("");
+          const mark = t === this.marks.chosen ? "chosen" : t === this.marks.other ? "other" : null;
+          tokens.push({ pane: p, x, width, words: words.slice(0, Math.ceil(width / 4)), shade: pane.shades?.[t] ?? 0, mark });
+          x += width;
+        }
+      });
+      lines.push(tokens);
+    }
+    return { lines, wide: Math.floor(clientWidth / Math.max(1, this.panes.length)), high: LINE };
   }
 
   // Strip -------------------------------------------------------------------------------------------

@@ -1,13 +1,14 @@
 // A token: the text shaded by what this token reads, or by who reads it, for up to four heads side by side.
 import { el, fileName, put, renew, saveFile, say, segmented } from "./dom.js";
 import { csvText } from "./csv.js";
+import { textDrawing } from "./drawing.js";
 import { isNamed, times } from "./heads.js";
 import { exactly, largestList, linkList, named } from "./lists.js";
 import { leastShaded, rankOf, shadesOf, totals } from "./ranking.js";
 import { searchBox } from "./search.js";
 import { isAbort } from "./source.js";
 import { TextView } from "./text.js";
-import { grouped } from "./ticks.js";
+import { grouped, shownToken } from "./ticks.js";
 import { tip } from "./tips.js";
 
 const MOST_HEADS = 4;
@@ -23,6 +24,7 @@ class TokenPlace {
     this.view = new TextView({ pick: (n, other) => this.pick(n, other), rest: (n, aloud) => this.rest(n, aloud), painted: this.element });
     this.title = el("h1.chosen");
     const step = (by) => el("button.icon", { type: "button", "aria-label": by < 0 ? "The token before" : "The token after", onclick: () => this.choose(this.i + by) }, by < 0 ? "‹" : "›");
+    const save = (name, words, work) => tip(el("button", { type: "button", onclick: work }, name), words);
     this.way = segmented("Direction", [["from", "What it reads", "Each token is shaded by how much the chosen token reads it"],
       ["to", "Who reads it", "Each token is shaded by how much it reads the chosen token"]], "from", (way) => app.go({ way: way === "to" ? way : undefined }));
     this.scale = segmented("Shades", [["linear", "linear", "Shade in proportion to the weight"], ["log", "log", "A shade for every quarter of a decade: small weights are seen too"]], "linear",
@@ -37,7 +39,8 @@ class TokenPlace {
     this.lists = el("div.lists");
     put(this.element,
       el("div.controls", null, el("div.steps", null, step(-1), this.title, step(1)), this.way.element, this.scale.element, this.search.element, this.other,
-        tip(el("button", { type: "button", onclick: () => this.save() }, "CSV"), "All weights that are shown, as a table")),
+        el("span.saves", { role: "group", "aria-label": "Save the present view" }, save("PNG", "The text in the window as a picture", () => this.picture("png")),
+          save("SVG", "The text in the window as a drawing", () => this.picture("svg")), save("CSV", "All weights that are shown, as a table", () => this.save()))),
       this.missing,
       el("div.reading", null, el("div.texts", null, this.heading, this.view.element, this.readout), el("aside", { "aria-label": "Numbers" }, this.link, this.lists)));
     app.onTheme((dark) => this.view.setDark(dark));
@@ -152,8 +155,7 @@ class TokenPlace {
           while (this.columns.size > 48) this.columns.delete(this.columns.keys().next().value);
         } catch (error) {
           if (isAbort(error)) return;
-          app.fail(error);
-          return;
+          this.columns.set(key, { refused: error.message });
         }
       }
       if (!signal.aborted) shade();
@@ -230,7 +232,7 @@ class TokenPlace {
     this.legends = this.heads.map(() => el("span.shadekey"));
     this.element.style.setProperty("--panes", Math.max(1, this.heads.length));
     const spare = this.mapped.find(({ head }) => !this.heads.includes(head));
-    renew(this.heading, this.heads.map((head, n) => {
+    keepingFocus(this.heading, () => renew(this.heading, this.heads.map((head, n) => {
       const select = el("select", { "aria-label": `Head of column ${n + 1}`, onchange: () => this.app.go({ heads: this.heads.map((each, m) => (m === n ? select.value : each)) }) }, options());
       select.value = head;
       return el("div.panehead", null, el("div", null, select,
@@ -238,7 +240,7 @@ class TokenPlace {
         n === this.heads.length - 1 && n + 1 < MOST_HEADS && spare
           ? tip(el("button.quiet.icon", { type: "button", "aria-label": "Another head beside it", onclick: () => this.toggle(spare.head) }, "+"), "Another head beside it") : null),
       this.legends[n]);
-    }));
+    })));
   }
   shade() {
     if (this.app.state.place !== "token") return;
@@ -247,22 +249,22 @@ class TokenPlace {
       const read = this.columns.get(`${head}|${this.toward}|${this.i}`);
       const before = this.panes.find((pane) => pane.head === head && pane.values?.length === this.count);
       if (!read && before && performance.now() - this.asked < PATIENCE) { setTimeout(() => this.shade(), PATIENCE); return before; }
-      if (!read) return { head };
+      if (!read || read.refused) return { head, refused: read?.refused };
       let top = 0;
       for (const w of read.values) if (w > top) top = w;
       return { head, ...read, top, scale, shades: shadesOf(read.values, top, scale) };
     });
     this.view.setPanes(this.panes);
     this.panes.forEach((pane, n) => {
-      renew(this.legends[n], !pane.values ? "reading …" : pane.top > 0
+      renew(this.legends[n], pane.refused ? el("span.refused", null, pane.refused) : !pane.values ? "reading …" : pane.top > 0
         ? [el("span", null, scale === "log" ? `≤ ${exactly(leastShaded(pane.top, scale))}` : "0"), el("span.ramp", { "aria-hidden": "true" }), el("span", null, exactly(pane.top))]
         : pane.none ? "no query of it stands here" : this.toward ? "nobody may read it" : "it sees no token");
     });
     const most = this.heads.length > 1 ? 8 : 16;
-    renew(this.lists, this.panes.filter((pane) => pane.values && pane.top > 0).map((pane) => largestList({
+    keepingFocus(this.lists, () => renew(this.lists, this.panes.filter((pane) => pane.values && pane.top > 0).map((pane) => largestList({
       head: pane.head, role: this.roleOf(pane.head), values: pane.values, uniformOf: pane.uniformOf, raw: (n) => this.raw(n),
       pick: (n) => { this.view.goTo(n); this.app.go({ j: n }); }, way: this.toward ? "to" : "from", other: this.j, most,
-    })));
+    }))));
   }
   roleOf(head) {
     const role = this.grid.heads.find((each) => each.head === head)?.role;
@@ -324,10 +326,24 @@ class TokenPlace {
     event.preventDefault();
     does();
   }
+  picture(kind) {
+    const panes = this.panes.filter((pane) => pane.values);
+    const scale = this.app.state.color ?? "linear";
+    const title = `[${grouped(this.i)}] ${shownToken(this.rawChosen(this.i), 24)}: ${this.toward ? "who reads it" : "what it reads"}, ${this.app.tab().name}`;
+    textDrawing(this.app, this.view, title, panes.map(({ head, top }) => ({ head, role: this.roleOf(head), least: scale === "log" ? exactly(leastShaded(top, scale)) : "0", most: exactly(top) })))
+      .save(fileName(this.app.tab().name, "token", String(this.i)), kind).catch((error) => this.app.fail(error));
+  }
   save() {
     const panes = this.panes.filter((pane) => pane.values);
     const rows = [["position", "token", ...panes.map(({ head }) => `head ${head}`)]];
     for (let n = 0; n < this.count; n += 1) if (panes.some(({ values }) => values[n] === values[n])) rows.push([n, this.raw(n), ...panes.map(({ values }) => values[n])]);
     saveFile(`${fileName(this.app.tab().name, "token", String(this.i), this.toward ? "read-by" : "reads")}.csv`, new Blob([csvText(rows)], { type: "text/csv" }));
   }
+}
+
+// What is made anew keeps the focus where its label is the same.
+function keepingFocus(box, work) {
+  const label = box.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label") : null;
+  work();
+  if (label) [...box.querySelectorAll("[aria-label]")].find((each) => each.getAttribute("aria-label") === label)?.focus({ preventScroll: true });
 }
