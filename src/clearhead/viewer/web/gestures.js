@@ -1,5 +1,5 @@
 // Wheel, drag, pinch and keys over a picture, turned into a few calls:
-//   zoom(px, py, factor)  pan(dx, dy)  hover(px, py) or hover(null)  pick(px, py)  grab(on)
+//   zoom(px, py, factor)  pan(dx, dy)  hover(px, py) or hover(null)  pick(px, py, touched)  grab(on)
 // Pixels are those of the element.
 
 const STILL = 5; // pixels that a finger or a mouse may slip and yet mean a click
@@ -55,7 +55,7 @@ export function listenTo(element, { zoom, pan, hover, pick, grab }) {
     if (!fingers.delete(event.pointerId) || fingers.size) return;
     grab?.(false);
     const { x, y } = at(event);
-    if (event.type === "pointerup" && travelled <= STILL && !pinched) pick(x, y);
+    if (event.type === "pointerup" && travelled <= STILL && !pinched) pick(x, y, event.pointerType === "touch");
   };
   element.addEventListener("pointerup", lift);
   element.addEventListener("pointercancel", lift);

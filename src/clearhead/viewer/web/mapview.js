@@ -33,7 +33,13 @@ export class MapView {
       zoom: (px, py, factor, smooth) => this.zoomAt(px, py, factor, smooth),
       pan: (dx, dy) => { this.follow = false; this.moveTo(panBy(this.view, this.plot, dx, dy)); },
       hover: (px, py) => { this.pointer = px === null ? null : { px, py }; this.crossFromPointer(); this.repaint(); },
-      pick: (px, py) => { this.pointer = { px, py }; this.crossFromPointer(); if (this.cross) this.hooks.picked?.(this.cross); },
+      pick: (px, py, touched) => {
+        this.pointer = { px, py };
+        this.crossFromPointer();
+        const { cross } = this;
+        if (touched) { this.pointer = null; this.setCross(null); } // a finger that is lifted points at nothing
+        if (cross) this.hooks.picked?.(cross);
+      },
       grab: (on) => this.pad.classList.toggle("grabbed", on),
     });
     this.pad.addEventListener("dblclick", (event) => this.zoomAt(event.offsetX, event.offsetY, event.shiftKey ? 0.4 : 2.5, true));
