@@ -1,7 +1,7 @@
 // The largest weights, ranks, shades of text, and the order of tables.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { HIDDEN_SHADE, TEXT_SHADES, headOrder, largest, leastShaded, rankOf, shadeOf, shadesOf, sortedBy, totals } from "../../src/clearhead/viewer/web/ranking.js";
+import { LEAST_TIMES, darkest, HIDDEN_SHADE, TEXT_SHADES, headOrder, largest, leastShaded, rankOf, shadeOf, shadesOf, sortedBy, totals } from "../../src/clearhead/viewer/web/ranking.js";
 
 test("the largest are those of a full sort, equals by their place", () => {
   let seed = 11;
@@ -47,6 +47,15 @@ test("shades grow with the weight, end at the largest, and tell zero from hidden
   assert.equal(shadeOf(0.01, 0.02, "linear"), TEXT_SHADES / 2);
   assert.equal(shadeOf(1e-2, 1, "log"), TEXT_SHADES / 2);
   assert.deepEqual([...shadesOf(Float32Array.of(1, NaN, 0), 1, "linear")], [TEXT_SHADES, HIDDEN_SHADE, 0]);
+});
+
+test("a head that reads all alike stays pale, one that reads few does not, a text of few tokens is shaded from 0 to 1", () => {
+  const equal = 1 / 90000;
+  assert.equal(shadeOf(equal, darkest(equal, equal), "linear"), TEXT_SHADES / LEAST_TIMES);
+  assert.equal(shadeOf(0.5, darkest(0.5, equal), "linear"), TEXT_SHADES);
+  assert.equal(darkest(0.3, 1 / 4), 1);
+  assert.equal(darkest(1, 1), 1);
+  assert.equal(darkest(0.3, NaN), 0.3);
 });
 
 test("tables: nothing comes last either way, equals keep their order, 3.10 after 3.9", () => {

@@ -17,6 +17,7 @@ const MEANINGS = [
   ["score", "what the softmax is taken of: q · k, scaled, with all that the model adds to it."],
   ["rank", "1 if no other key of the row has more; equals share a rank."],
   ["× equal", "how many times the weight that equal attention over all visible keys would put there."],
+  ["shades of the text", "the darkest is the largest weight, or 8 times an equal share where that is more: a head that reads all tokens alike stays pale. The numbers stand beside each head."],
   ["a pixel", "zoomed out it stands for many weights: the largest of them, or their mean, as you choose; what it is stands under the map."],
   ["hatched", "nobody may look there. A weight of zero is not hatched."],
   ["received", "the sum of the weights that a key gets from all queries."],

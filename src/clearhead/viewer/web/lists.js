@@ -73,3 +73,10 @@ function shareBar(weight) {
   bar.style.setProperty("--share", Math.min(1, weight));
   return bar;
 }
+
+// What is made anew keeps the focus where its label is the same.
+export function keepingFocus(box, work) {
+  const label = box.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label") : null;
+  work();
+  if (label) [...box.querySelectorAll("[aria-label]")].find((each) => each.getAttribute("aria-label") === label)?.focus({ preventScroll: true });
+}

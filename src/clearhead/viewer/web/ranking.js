@@ -2,6 +2,7 @@
 
 export const TEXT_SHADES = 16; // shades above none
 export const HIDDEN_SHADE = 255;
+export const LEAST_TIMES = 8;
 export const SHADE_DECADES = 4; // of the logarithmic scale, below the largest
 
 // The positions of the `most` largest weights above 0, the largest first, the earlier of equals first.
@@ -33,6 +34,12 @@ export function totals(weights) {
   let sum = 0;
   for (let n = 0; n < weights.length; n += 1) if (weights[n] === weights[n]) { seen += 1; sum += weights[n]; }
   return { seen, sum };
+}
+
+// The weight that gets the darkest shade: the largest one, or LEAST_TIMES an equal share where that is more (1 at
+// most), so that a head that reads all tokens alike stays pale.
+export function darkest(top, uniform) {
+  return uniform > 0 ? Math.max(top, Math.min(1, LEAST_TIMES * uniform)) : top;
 }
 
 // The shade of a weight where `top` has the darkest: 0 none, 1..TEXT_SHADES, HIDDEN_SHADE for NaN.

@@ -3,8 +3,8 @@ import { el, fileName, put, renew, saveFile, say, segmented } from "./dom.js";
 import { csvText } from "./csv.js";
 import { textDrawing } from "./drawing.js";
 import { isNamed, times } from "./heads.js";
-import { exactly, largestList, linkList, named } from "./lists.js";
-import { leastShaded, rankOf, shadesOf, totals } from "./ranking.js";
+import { exactly, keepingFocus, largestList, linkList, named } from "./lists.js";
+import { darkest, largest, leastShaded, rankOf, shadesOf, totals } from "./ranking.js";
 import { searchBox } from "./search.js";
 import { isAbort } from "./source.js";
 import { TextView } from "./text.js";
@@ -229,7 +229,8 @@ class TokenPlace {
   head() {
     renew(this.title, named(this.i, this.rawChosen(this.i)));
     const options = () => this.mapped.map(({ head, role }) => el("option", { value: head }, isNamed(role) ? `${head} ${role}` : head));
-    this.legends = this.heads.map(() => el("span.shadekey"));
+    this.heading.classList.toggle("several", this.heads.length > 1);
+    this.legends = this.heads.map(() => el("span.shadekey", { title: "The darkest shade: the largest weight, or 8 times an equal share where that is more" }));
     this.element.style.setProperty("--panes", Math.max(1, this.heads.length));
     const spare = this.mapped.find(({ head }) => !this.heads.includes(head));
     keepingFocus(this.heading, () => renew(this.heading, this.heads.map((head, n) => {
@@ -250,9 +251,11 @@ class TokenPlace {
       const before = this.panes.find((pane) => pane.head === head && pane.values?.length === this.count);
       if (!read && before && performance.now() - this.asked < PATIENCE) { setTimeout(() => this.shade(), PATIENCE); return before; }
       if (!read || read.refused) return { head, refused: read?.refused };
-      let top = 0;
-      for (const w of read.values) if (w > top) top = w;
-      return { head, ...read, top, scale, shades: shadesOf(read.values, top, scale) };
+      const [first] = largest(read.values, 1);
+      if (first === undefined) return { head, ...read, top: 0, most: 0, scale, shades: shadesOf(read.values, 0, scale) };
+      const most = read.values[first];
+      const top = darkest(most, read.uniformOf(first));
+      return { head, ...read, top, most, scale, shades: shadesOf(read.values, top, scale) };
     });
     this.view.setPanes(this.panes);
     this.panes.forEach((pane, n) => {
@@ -339,11 +342,4 @@ class TokenPlace {
     for (let n = 0; n < this.count; n += 1) if (panes.some(({ values }) => values[n] === values[n])) rows.push([n, this.raw(n), ...panes.map(({ values }) => values[n])]);
     saveFile(`${fileName(this.app.tab().name, "token", String(this.i), this.toward ? "read-by" : "reads")}.csv`, new Blob([csvText(rows)], { type: "text/csv" }));
   }
-}
-
-// What is made anew keeps the focus where its label is the same.
-function keepingFocus(box, work) {
-  const label = box.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label") : null;
-  work();
-  if (label) [...box.querySelectorAll("[aria-label]")].find((each) => each.getAttribute("aria-label") === label)?.focus({ preventScroll: true });
 }
