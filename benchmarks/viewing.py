@@ -54,7 +54,7 @@ ACT = """async ({ kind, x, y, by }) => {
 
 
 def answers(page: Page, steps: int, seed: int) -> list[tuple[float, float]]:
-    """Walks in and out and about; of each step the milliseconds to the first frame and last tile."""
+    """Walks in and out and about; of each step the ms to the first frame and to the last tile."""
     chance, found, depth = random.Random(seed), [], 0
     for _ in range(steps):
         kind = chance.choice(["zoom", "zoom", "pan"])
