@@ -32,6 +32,9 @@ CASES = {  # T, S, H, G, rule
         Rule(causal=True, key_mask=torch.arange(283)[None] >= 70,
              query_mask=torch.arange(283)[None] >= 70),
     ),
+    "rows that do not count": (
+        283, 283, 2, 1, Rule(causal=True, query_mask=torch.arange(283)[None] % 90 > 30),
+    ),
     "documents": (301, 301, 1, 1, Rule(causal=True, segments=(torch.arange(301) // 53)[None])),
     "a mask": (260, 260, 1, 1, Rule(mask=randn(260, 260) > 1.3)),
     "a bias": (260, 260, 2, 2, Rule(causal=True, bias=randn(1, 2, 260, 260, seed=3))),

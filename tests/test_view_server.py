@@ -19,7 +19,7 @@ from clearhead.engine import attention
 from clearhead.rule import Rule
 from clearhead.run import Call, Check, Run
 from clearhead.stats import HeadStats
-from clearhead.viewer import server
+from clearhead.viewer import pyramid, server
 from clearhead.viewer.codes import HIDDEN, SMALLEST, decode
 from clearhead.viewer.tabs import Tab
 
@@ -410,6 +410,15 @@ def test_only_its_own_names_are_answered(running):
         assert ask(running, "/api/about", Host=bad)[0] in (400, 421)
 
 
+def test_a_request_with_two_hosts_or_none_is_refused_whatever_the_protocol_lets_through():
+    guard = server.Guard(None, "127.0.0.1", 8000)
+    scope = {"method": "GET", "path": "/api/about"}
+    good = (b"host", b"localhost:8000")
+    assert guard.refusal({**scope, "headers": [good]}) is None
+    for headers in ([], [good, good], [good, (b"host", b"evil.example:8000")]):
+        assert guard.refusal({**scope, "headers": headers}).status_code == 421
+
+
 def test_names_where_others_may_come_too():
     anywhere = server.Guard(None, "0.0.0.0", 8000)
     for good in ("192.168.1.7:8000", "[fe80::1]:8000", "localhost:8000"):
@@ -557,12 +566,19 @@ def test_a_pass_over_100000_tokens_blocks_nobody_and_ends_when_all_have_gone():
         assert time.process_time() - spent < 0.2  # nothing computes any more
 
 
-def test_whoever_comes_back_in_time_finds_the_work_that_was_done():
-    with serving([Tab.of("long", "long", long_run(60_000, 1), "")]) as running:
+def test_whoever_comes_back_in_time_finds_the_work_that_was_done(monkeypatch):
+    pixels = pyramid._pixels
+
+    def slowly(*given):
+        time.sleep(0.1)
+        return pixels(*given)
+
+    monkeypatch.setattr(pyramid, "_pixels", slowly)
+    with serving([Tab.of("long", "long", long_run(30_000, 1), "")]) as running:
         workers = running.endpoints.workers
         workers.grace = 20
         first = http.client.HTTPConnection("127.0.0.1", running.port, timeout=60)
-        first.request("GET", "/api/long/0.0/tile/max/8/0/0")
+        first.request("GET", "/api/long/0.0/tile/max/7/0/0")
         while not (found := [job for job in workers._jobs.values() if job.slow and job.done > 0.1]):
             time.sleep(0.001)
         first.close()
@@ -572,7 +588,7 @@ def test_whoever_comes_back_in_time_finds_the_work_that_was_done():
         stands = found[0].done
         time.sleep(0.2)
         assert found[0].done == stands < 0.98  # nobody waits: it stands still
-        assert ask(running, "/api/long/0.0/tile/max/7/0/0")[0] == 200
+        assert ask(running, "/api/long/0.0/tile/max/6/0/0")[0] == 200
         assert len(found[0].future.result()) == 5  # the same work, and it was not begun again
 
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
 
 QUICK, SLOW = 3, 2  # threads
@@ -44,6 +45,9 @@ class Job:
         self._aside(self)
 
 
+_Queue = queue.Queue[Job | None]
+
+
 class Workers:
     """Threads that do quick and slow work, until they are closed."""
 
@@ -51,11 +55,11 @@ class Workers:
         self.grace = grace
         self._lock = threading.Lock()
         self._jobs: dict[Hashable, Job] = {}
-        self._quick: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._slow: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._quick: _Queue = queue.Queue()
+        self._slow: _Queue = queue.LifoQueue()  # what is looked at now first
         self._n_quick = 0  # quick jobs that are asked for and not done
         self._closed = False
-        all_of_them = [self._quick] * quick + [self._slow] * slow
+        all_of_them = [*[self._quick] * quick, *[self._slow] * slow]
         self.threads = [
             threading.Thread(target=self._run, args=(jobs,), daemon=True) for jobs in all_of_them
         ]
@@ -86,18 +90,24 @@ class Workers:
             return self._jobs.get(key)
 
     def close(self) -> None:
-        """Give up all work at its next step, and let the threads end."""
+        """Give up all work, what is under way at its next step, and let the threads end."""
         self._closed = True
+        for jobs in (self._quick, self._slow):
+            with suppress(queue.Empty):
+                while (job := jobs.get_nowait()) is not None:
+                    self._end(job, error=Abandoned())
         for _ in self.threads:
             self._quick.put(None)
             self._slow.put(None)
 
     def _step_aside(self, job: Job) -> None:
-        """Wait while quick work is there or nobody waits for this; give it up where nobody will."""
+        """Wait while quick work is there or nobody waits for this, which then is given up, later or,
+        where others wait for a thread, at once."""
         began = time.monotonic()
         while True:
             passed = time.monotonic() - began
-            if self._closed or (job.waiting <= 0 and passed >= self.grace and self._drop(job)):
+            late = passed >= self.grace or not self._slow.empty()
+            if self._closed or (job.waiting <= 0 and late and self._drop(job)):
                 raise Abandoned
             if job.waiting > 0 and not (job.slow and self._n_quick and passed < ASIDE):
                 return
@@ -112,22 +122,25 @@ class Workers:
                 del self._jobs[job.key]
             return True
 
-    def _run(self, jobs: "queue.SimpleQueue[Job | None]") -> None:
+    def _run(self, jobs: _Queue) -> None:
         while (job := jobs.get()) is not None:
             try:
                 if self._closed or (job.waiting <= 0 and self._drop(job)):
                     raise Abandoned
                 result = job._work(job)
             except BaseException as error:
-                self._forget(job)
-                job.future.set_exception(error)
+                self._end(job, error=error)
             else:
-                self._forget(job)
-                job.future.set_result(result)
-            job = None  # what it made is not held until the next one comes
+                self._end(job, result)
+                del result  # it is not held until the next one comes
+            del job
 
-    def _forget(self, job: Job) -> None:
+    def _end(self, job: Job, result: Any = None, error: BaseException | None = None) -> None:
         with self._lock:
             self._n_quick -= not job.slow
             if self._jobs.get(job.key) is job:
                 del self._jobs[job.key]
+        if error is None:
+            job.future.set_result(result)
+        else:
+            job.future.set_exception(error)
