@@ -191,7 +191,10 @@ class TokenPlace {
     this.link.hidden = j === undefined || !this.heads.length;
     if (this.link.hidden) return;
     let [query, key] = toward ? [j, i] : [i, j];
-    let turned = false;
+    // Where rows see only what came before, the later of the two is the one that reads.
+    const causal = !cross && this.heads.every((head) => this.infos.get(head).rule?.startsWith("causal"));
+    let turned = causal && query < key;
+    if (turned) [query, key] = [key, query];
     let refused = "";
     const ask = async () => {
       try { return await app.source.link(app.tab().id, query, key, app.where(), { signal }); } catch (error) {
@@ -203,7 +206,7 @@ class TokenPlace {
     if (this.linkOf !== `${this.key0}|${query}|${key}`) renew(this.link, el("p.quietly", null, "Asking every head …"));
     try {
       let links = await ask();
-      if (!links.length && !cross && query !== key) {
+      if (!links.length && !cross && !causal && query !== key) {
         [query, key, turned] = [key, query, true];
         links = await ask();
         if (!links.length) [query, key, turned] = [key, query, false];
