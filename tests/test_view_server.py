@@ -13,7 +13,7 @@ import dense
 import numpy as np
 import pytest
 import torch
-from test_run import call_of, randn, run_of
+from test_run import CUTS, GENERATIONS, call_of, randn, run_of, steps
 
 from clearhead.engine import attention
 from clearhead.rule import Rule
@@ -197,6 +197,29 @@ def test_tiles_are_the_dense_truth(running, name, reduce):
                         weight = p[here].max() if reduce == "max" else p[here].mean()
                         off = abs(decode(codes[y : y + 1, x])[0] - weight)
                         assert off <= 4e-4 * weight + 2 * SMALLEST
+
+
+@pytest.mark.parametrize("what", GENERATIONS)
+def test_steps_of_a_generation_are_one_head(what):
+    rule, keys_of, said = GENERATIONS[what]
+    q, k = randn(2, 4, 11, 3), randn(2, 2, 11, 3, seed=1)
+    calls = steps(q, k, rule, CUTS, keys_of, said)
+    stats = HeadStats.of(attention(q, k, None, rule))
+    run = run_of(calls, stats={0: stats}, tokens={0: torch.zeros(2, 11, dtype=torch.int64)})
+    wanted = dense.attend(q.double(), k.double(), None, rule)
+    with serving([Tab.of("steps", "steps", run, "")]) as running:
+        assert record(running, "/api/about")["tabs"][0]["sequences"] == [
+            {"seq": 0, "batches": 2, "T": 11}
+        ]
+        head = "/api/steps/0.3"
+        info = record(running, f"{head}?batch=1")
+        assert (info["T"], info["S"], info["rowAt"]) == (11, 11, None)
+        both = array(running, f"{head}/cells?batch=1&i0=0&i1=11&j0=0&j1=11")
+        close(both[0], wanted.p[1, 3])
+        entropy, _, largest, visible = array(running, f"{head}/rows?batch=1")
+        close(entropy, wanted.entropy[1, 3], 1e-4)
+        close(largest, wanted.p[1, 3].amax(dim=-1))
+        close(visible, wanted.visible[1, 3])
 
 
 def test_links_are_ranked_over_all_heads(running):

@@ -101,8 +101,8 @@ class Workers:
             self._slow.put(None)
 
     def _step_aside(self, job: Job) -> None:
-        """Wait while quick work is there or nobody waits for this, which then is given up, later or,
-        where others wait for a thread, at once."""
+        """Wait while quick work is there or nobody waits for this; what nobody waits for is given
+        up in the end, and at once where others wait for a thread."""
         began = time.monotonic()
         while True:
             passed = time.monotonic() - began
