@@ -1,7 +1,7 @@
 // Exact weights of one head from q, k and lse under its rule: p = exp(s - lse). The order of a score is
 // that of bound.py: scale, softcap, ALiBi and bias, mask. Sums in float64.
 
-const SURE = 64; // beyond, float32 has rounded a score by more than a weight may show: lse is summed anew
+const SURE = 64; // where scores can be larger, float32 rounds them by more than a weight may show: lse is summed anew
 
 // The rows and keys of one head and batch element. What it is given, as offline.py packs it:
 //   T, S, D, q (T x D), k (S x D), lse, low (T each); scale
@@ -14,6 +14,7 @@ export class HeadWeights {
     Object.assign(this, given);
     this.sums = new Float64Array(this.T).fill(NaN);
     this.known = new Uint8Array(this.T);
+    this.longest = longest(this.k, this.S, this.D, 0);
   }
 
   // The keys from..to outside of which row i sees none.
@@ -57,8 +58,9 @@ export class HeadWeights {
   sum(i) {
     if (!this.known[i]) {
       this.known[i] = 1;
-      const kept = this.lse ? this.lse[i] : NaN;
-      this.sums[i] = this.lse && !(Math.abs(kept) > SURE && Number.isFinite(kept)) ? kept + this.low[i] : this.summed(i);
+      const { lse, low, scale, D } = this;
+      const sure = lse && (!Number.isFinite(lse[i]) || Math.abs(scale) * longest(this.q, i + 1, D, i) * this.longest <= SURE);
+      this.sums[i] = sure ? lse[i] + low[i] : this.summed(i);
     }
     return this.sums[i];
   }
@@ -100,6 +102,17 @@ export class HeadWeights {
     for (const s of scores) { if (s !== -Infinity) visible += 1; if (s > scores[j]) larger += 1; }
     return { score: scores[j], weight: this.weight(i, j, scores[j]), rank: larger + 1, visible };
   }
+}
+
+// The largest norm of the rows from..to of n numbers each, those that are not finite left out.
+function longest(x, to, n, from) {
+  let most = 0;
+  for (let i = from; i < to; i += 1) {
+    let sum = 0;
+    for (let d = i * n; d < (i + 1) * n; d += 1) sum += x[d] * x[d];
+    if (sum > most && sum < Infinity) most = sum;
+  }
+  return Math.sqrt(most);
 }
 
 function at(table, i, j) {
