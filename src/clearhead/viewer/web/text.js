@@ -200,7 +200,7 @@ export class TextView {
     const high = this.stripBox.clientHeight;
     const panes = this.panes.filter((pane) => pane.values);
     const wide = STRIP * Math.max(1, panes.length);
-    this.element.style.setProperty("--strip", `${wide}px`);
+    this.stripWide(wide);
     const dpr = Math.min(3, devicePixelRatio || 1);
     const rows = Math.round(high * dpr);
     if (!rows) return;
@@ -223,12 +223,13 @@ export class TextView {
       this.bar(pen, 0, Math.min(rows - 2 * dpr, y - dpr), wide * dpr, 2 * dpr, color);
     }
   }
+  stripWide(wide = STRIP * Math.max(1, this.panes.length)) { this.painted.style.setProperty("--strip", this.stripBox.hidden ? "0px" : `${wide}px`); }
   bar(pen, x, y, w, h, color) { pen.fillStyle = color; pen.fillRect(x, y, w, h); }
   moveWindow(scrollTop, clientHeight) {
     const scrollHeight = this.lines * LINE + 8;
     const high = clientHeight;
     const whole = scrollHeight <= clientHeight;
-    this.stripBox.hidden = whole;
+    if (this.stripBox.hidden !== whole) { this.stripBox.hidden = whole; this.stripWide(); }
     if (whole) return;
     const tall = Math.max(6, (clientHeight / scrollHeight) * high);
     this.window.style.setProperty("height", `${tall}px`);
