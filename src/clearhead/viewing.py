@@ -60,7 +60,10 @@ def _view(arguments: argparse.Namespace) -> int:
             )
         terminal.line(f"{running.address}  (Ctrl-C ends it)")
         if arguments.open:
-            webbrowser.open(running.address)
+            opening = threading.Thread(  # a browser in the terminal would keep us until it ends
+                target=webbrowser.open, args=(running.address,), daemon=True
+            )
+            opening.start()
         try:
             told.wait()
         except KeyboardInterrupt:
