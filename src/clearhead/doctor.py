@@ -51,6 +51,8 @@ PACKAGES = (
     Package("rich", "colors and progress bars"),
     Package("safetensors", "train: models on the disk"),
     Package("tokenizers", "train: texts as tokens"),
+    Package("starlette", "view: walking through maps"),
+    Package("uvicorn", "view: walking through maps"),
     Package("pytest", "make test", remedy=_WITH_TESTS),
     Package("pytest-xdist", "make test", module="xdist", remedy=_WITH_TESTS),
     Package("hypothesis", "make test", remedy=_WITH_TESTS),

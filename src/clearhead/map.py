@@ -103,6 +103,16 @@ class AttentionMap:
     def __getitem__(self, index: Indices) -> Tensor:
         return self._read(index, True, self.max_bytes)
 
+    def head(self, *head: int) -> "AttentionMap":
+        """One head, b, h, as a map of its own, (1, 1, T, S): the same q, k, lse. IndexError."""
+        b, h = self._place_of("head", head)
+        g = h // (self._bound.H // self._bound.G)
+        here = slice(b, b + 1), slice(h, h + 1)
+        rule = cells.rule_of_head(self.rule, b, h, (*self._q.shape[:-1], self._bound.S))
+        one = AttentionMap(self._q[here], self._k[b : b + 1, g : g + 1], rule)
+        one._lse, one._known = self._lse[here], None if self._known is None else self._known[here]
+        return one
+
     def dense(self, max_bytes: int = 1 << 28) -> Tensor:
         """The whole map (B, H, T, S); ValueError, before allocating, if it is over max_bytes."""
         return self._read(..., True, max_bytes)
@@ -125,11 +135,7 @@ class AttentionMap:
             raise ValueError(f"reduce must be 'max', 'mean' or 'sum'; got {reduce!r}")
         if len(shape) != 2 or not all(cells.is_integer(n) and n >= 1 for n in shape):
             raise ValueError(f"shape must be two integers of 1 or more, rows, cols; got {shape!r}")
-        if len(head) != len(self.shape) - 2:
-            takes = ("no head", "one head: h", "one head: b, h")[len(self.shape) - 2]
-            raise IndexError(f"pooled takes {takes} of a map {self.shape}; got {head!r}")
-        places = [cells.place(x, axis, self.shape) for axis, x in enumerate(head)]
-        b, h = [0] * (2 - len(places)) + places
+        b, h = self._place_of("pooled", head)
         span_r = cells.span_of("rows", slice(None) if rows is None else rows, self._bound.T)
         span_c = cells.span_of("cols", slice(None) if cols is None else cols, self._bound.S)
         lse = partial(self._lse_of_head, b, h)
@@ -202,6 +208,15 @@ class AttentionMap:
         return mean.view(self.shape[:-2])
 
     # What all of these stand on ------------------------------------------------------------------
+
+    def _place_of(self, who: str, head: tuple[int, ...]) -> tuple[int, int]:
+        """b, h of a head that is named by as many numbers as the map has axes before T and S."""
+        if len(head) != len(self.shape) - 2:
+            takes = ("no head", "one head: h", "one head: b, h")[len(self.shape) - 2]
+            raise IndexError(f"{who} takes {takes} of a map {self.shape}; got {head!r}")
+        places = [cells.place(x, axis, self.shape) for axis, x in enumerate(head)]
+        b, h = [0] * (2 - len(places)) + places
+        return b, h
 
     def _tiles(
         self, rows: tuple[int, int], cols: tuple[int, int]

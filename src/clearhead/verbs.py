@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from clearhead.looking import VERBS as LOOK
+from clearhead.reporting import REPORT
 from clearhead.verb import (
     LONGEST_CORPUS,
     Mistake,
@@ -18,6 +19,7 @@ from clearhead.verb import (
     read_file,
     read_text,
 )
+from clearhead.viewing import VIEW
 
 # demo -----------------------------------------------------------------------------------------
 
@@ -250,6 +252,8 @@ VERBS = (
     Verb("train", "Learn", "train a small model and watch its heads form",
          "clearhead train --recipe induction --steps 30 --out trained", _train_arguments, _train),
     *LOOK,
+    VIEW,
+    REPORT,
     Verb("bench", "Check", "time exact attention with every diagnostic beside its rivals",
          "clearhead bench --tokens 512 1024 --heads 2 --backward", _bench_arguments, _bench),
     Verb("doctor", "Check", "say what is installed, what is missing and how to get it",

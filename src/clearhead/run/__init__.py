@@ -237,6 +237,15 @@ class Run:
 
         write_report(self, path, looks)
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the page to walk through, or the table of heads where it is large.
+
+        Never raises: a notebook would show that in place of the run.
+        """
+        from clearhead.viewer.offline import notebook_html
+
+        return notebook_html(self)
+
 
 def load(folder: str | Path) -> Run:
     """The Run that was saved in a folder. Only its run.json is read; the rest when looked at.

@@ -1,0 +1,354 @@
+"""The page in a real browser, from the server and from disk: what it shows, and what it loads."""
+
+import re
+import shutil
+import time
+from contextlib import contextmanager
+
+import pytest
+import torch
+from test_offline import EVIL, draw, run_of
+
+from clearhead import Rule
+from clearhead.run import Call
+from clearhead.viewer import offline
+from clearhead.viewer.server import Server, listen
+from clearhead.viewer.tabs import Tab
+from clearhead.viewer.textbook import textbook
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+try:
+    from playwright.sync_api import sync_playwright
+except ImportError:
+    sync_playwright = None
+
+missing = [name for name, there in (("Chromium", CHROMIUM), ("playwright", sync_playwright))
+           if there is None]  # fmt: skip
+pytestmark = pytest.mark.skipif(
+    bool(missing), reason=f"{' and '.join(missing)} not installed: nobody looked at the page"
+)
+
+MEANING = """(words) =>
+    document.querySelector("[data-field=meaning]").textContent.includes(words)"""
+N = 6000  # tokens: two levels are computed where somebody looks
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
+        )
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory):
+    return textbook(N, folder=tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="module")
+def evil():
+    run = run_of(*draw(B=1, H=4, T=31, S=31), Rule(causal=True), texts=EVIL * 3)
+    run.model, run.notes = EVIL[0], [EVIL[3]]
+    return run
+
+
+def without_maps(run):
+    (call,) = run.calls
+    kept = {name: x for name, x in call.tensors.items() if name not in ("q", "k")}
+    return type(run)(**{
+        **vars(run), "keep": "stats", "calls": [Call(**{**vars(call), "tensors": kept})],
+    })  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def address(long, evil):
+    tabs = [
+        Tab.of("textbook", "textbook", long, ""),
+        Tab.of("evil", EVIL[0], evil, EVIL[3]),
+        Tab.of("bare", "bare", without_maps(evil), "the command that keeps them"),
+    ]
+    with Server(tabs, listen(None)) as server:
+        yield server.address
+
+
+@contextmanager
+def opened(browser, address, place="", **settings):
+    """A page, and at the end: nothing failed, and nothing came from elsewhere."""
+    context = browser.new_context(**{"viewport": {"width": 1280, "height": 860}} | settings)
+    page = context.new_page()
+    said, asked = [], []
+    page.on("console", lambda message: said.append(f"{message.type}: {message.text}")
+            if message.type in ("error", "warning") else None)  # fmt: skip
+    page.on("pageerror", lambda error: said.append(f"error: {error}"))
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("response", lambda response: said.append(f"{response.status} {response.url}")
+            if response.status >= 400 else None)  # fmt: skip
+    page.on("dialog", lambda dialog: said.append(f"a dialog: {dialog.message}"))
+    page.asked = asked
+    try:
+        page.goto(f"{address.rstrip('/')}{place}")
+        yield page
+        assert said == []
+        own = (address.split("#")[0], "data:", "blob:")
+        assert [url for url in asked if not url.startswith(own)] == []
+    finally:
+        context.close()
+
+
+def until(page, holds, arg=None, seconds=15.0):
+    """Wait until what a function says in the page holds. (Playwright's own way needs eval, which
+    the page forbids.)"""
+    end = time.monotonic() + seconds
+    while not page.evaluate(holds, arg):
+        assert time.monotonic() < end, f"{seconds} s went by: {holds}"
+        page.wait_for_timeout(30) if hasattr(page, "wait_for_timeout") else time.sleep(0.03)
+
+
+def settled(page, n=1):
+    """Wait until the maps in sight are drawn as finely as they will be."""
+    until(page, """(n) => [...document.querySelectorAll(".mapview")].filter((map) =>
+        map.offsetParent && map.dataset.settled === "true").length >= n""", n)  # fmt: skip
+
+
+def at_address(page, part):
+    until(page, "(part) => location.hash.includes(part)", part)
+
+
+def field(page, name, panel="Pinned"):
+    return page.locator(f"section[aria-label='{panel}'] [data-field='{name}']")
+
+
+def number(locator):
+    found = re.match(r"[\d.,e+-]+", locator.inner_text())
+    return float(found[0].replace(",", ""))
+
+
+def wait_for_words(page, locator):
+    """Wait until dots have become numbers."""
+    until(page, "(e) => !e.textContent.includes('…') && e.textContent", locator.element_handle())
+
+
+# From the server ----------------------------------------------------------------------------------
+
+
+def test_from_the_grid_to_one_weight(browser, address, long):
+    with opened(browser, address) as page:
+        page.locator("nav.places >> text=Model").wait_for()
+        assert "1 call replayed, worst output difference" in page.inner_text(".proof")
+        assert "Attention shows where a head reads" in page.inner_text(".proof")
+        page.click("td a[href^='#/head/0.3'], th a[href^='#/head/0.3']")
+        settled(page)
+        assert page.evaluate("location.hash").startswith("#/head/0.3")
+        meaning = page.locator("[data-field='meaning']").first
+        assert "largest of" in meaning.inner_text()
+        pad = page.locator(".pad").first
+        box = pad.bounding_box()
+        middle = box["x"] + box["width"] * 0.4, box["y"] + box["height"] * 0.7
+        page.mouse.move(*middle)
+        for _ in range(40):  # to where each cell is one weight
+            page.mouse.wheel(0, -300)
+            if "one weight" in meaning.inner_text():
+                break
+            page.wait_for_timeout(30)
+        until(page, MEANING, "one weight")
+        settled(page)
+        page.mouse.click(*middle)
+        at_address(page, "&i=")
+        i, j = (int(re.search(rf"[?&]{x}=(\d+)", page.evaluate("location.hash"))[1]) for x in "ij")
+        wait_for_words(page, field(page, "weight"))
+        amap = long.map("0.3")
+        if j <= i:
+            assert number(field(page, "weight")) == pytest.approx(float(amap[0, 0, i, j]), rel=1e-5)
+            assert number(field(page, "score")) == pytest.approx(
+                float(amap.scores[0, 0, i, j]), rel=1e-5
+            )
+        else:
+            assert "hidden" in field(page, "weight").inner_text()
+
+
+def test_a_deep_link_shows_the_very_weight_and_back_and_forward_work(browser, address, long):
+    i = 4321
+    j = int(long.map("0.3").top(1)[1][0, 0, i, 0])
+    place = f"#/head/0.3?tab=textbook&x={j}&y={i}&w=24&i={i}&j={j}"
+    with opened(browser, address, f"/{place}") as page:
+        settled(page)
+        wait_for_words(page, field(page, "rank"))
+        amap = long.map("0.3")
+        assert number(field(page, "weight")) == pytest.approx(float(amap[0, 0, i, j]), rel=1e-5)
+        rank = 1 + int((amap.scores[0, 0, i] > amap.scores[0, 0, i, j]).sum())
+        assert field(page, "rank").inner_text() == f"{rank} of {i + 1:,} keys"
+        assert number(field(page, "uniform")) == pytest.approx(1 / (i + 1), rel=1e-2)
+        assert f"{i:,}" in field(page, "query").inner_text()
+        page.click("nav.places >> text=Token")
+        at_address(page, "#/token/")
+        page.go_back()
+        at_address(page, "#/head/0.3")
+        settled(page)
+        page.go_forward()
+        at_address(page, "#/token/")
+
+
+def test_panning_pooling_and_keys(browser, address):
+    with opened(browser, address, "/#/head/0.4?tab=textbook&x=3000&y=3000&w=200") as page:
+        settled(page)
+        page.focus(".pad")
+        page.keyboard.press("ArrowRight")
+        until(page, "() => Number(/[?&]x=([\\d.]+)/.exec(location.hash)?.[1]) > 3001")
+        page.click("button[data-key='mean']")
+        at_address(page, "pool=mean")
+        page.focus(".pad")
+        page.keyboard.press("0")
+        until(page, MEANING, "mean of")
+        settled(page)
+        pad = page.locator(".pad").first.bounding_box()
+        page.mouse.move(pad["x"] + 300, pad["y"] + 300)
+        page.mouse.wheel(0, -800)
+        settled(page)
+        before = page.evaluate("location.hash")
+        page.mouse.down()
+        page.mouse.move(pad["x"] + 220, pad["y"] + 240, steps=4)
+        page.mouse.up()
+        until(page, "(before) => location.hash !== before", before)
+        page.keyboard.press("]")
+        at_address(page, "#/head/0.5")
+        page.keyboard.press("?")
+        page.wait_for_selector("dialog[open]")
+        page.keyboard.press("Escape")
+
+
+def test_a_token_and_what_it_reads(browser, address, long):
+    i = 2500
+    with opened(browser, address, f"/#/token/{i}?tab=textbook&heads=0.0,0.2") as page:
+        page.wait_for_selector("aside table")
+        texts = [long.pieces[n] for n in long.tokens[0][0].tolist()]
+        assert f"{i}" in page.inner_text(".chosen") or f"{i:,}" in page.inner_text(".chosen")
+        assert texts[i].strip() in page.inner_text(".chosen")
+        first = page.locator("aside table").first.locator("tbody tr").first.inner_text()
+        assert f"{i - 1:,}" in first  # the previous token, with all the weight
+        page.click("text=Who reads it")
+        at_address(page, "way=to")
+
+
+def test_two_heads_side_by_side_and_their_difference(browser, address):
+    with opened(browser, address, "/#/compare/0.0/0.2?tab=textbook") as page:
+        settled(page, 2)
+        assert page.locator(".pad:visible").count() == 2
+        page.click("text=A minus B")
+        settled(page)
+        assert page.locator(".pad:visible").count() == 1
+        assert "A minus B" in page.inner_text("main")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1920])
+def test_light_and_dark_narrow_and_wide(browser, address, scheme, width):
+    size = {"viewport": {"width": width, "height": 740}, "color_scheme": scheme}
+    places = ["model", "head/0.2", "token/40?heads=0.2", "compare/0.1/0.2"]
+    with opened(browser, address, "/#/model?tab=textbook", **size) as page:
+        for place in places:
+            page.goto(f"{address}#/{place}")
+            page.wait_for_timeout(200)
+            until(page, "() => document.querySelector('main').textContent.length > 20")
+            wide = page.evaluate("document.documentElement.scrollWidth")
+            assert wide <= width, f"{place} is {wide} pixels wide"
+            light = page.evaluate(
+                "getComputedStyle(document.body).color.match(/\\d+/g).slice(0, 3)"
+                ".reduce((a, b) => a + Number(b), 0) > 384"
+            )  # letters, on dark paper
+            assert light == (scheme == "dark")
+
+
+def test_tokens_that_look_like_markup_are_text(browser, address):
+    with opened(browser, address, "/#/model?tab=evil") as page:
+        for place in ("model", "head/0.1?i=12&j=3", "token/14?heads=0.1", "compare/0.0/0.1"):
+            page.goto(f"{address}#/{place}{'&' if '?' in place else '?'}tab=evil")
+            page.wait_for_timeout(300)
+            assert (
+                page.evaluate("document.querySelectorAll('img, main script, main b b').length") == 0
+            )
+            assert EVIL[0] in page.title()
+        page.goto(f"{address}#/token/14?tab=evil&heads=0.1")
+        page.wait_for_selector("aside table")
+        assert "<img" in page.inner_text("main")
+
+
+def test_a_run_without_q_and_k_says_how_to_keep_them(browser, address):
+    for place in ("model", "head/0.1", "token/3", "compare/0.0/0.1"):
+        with opened(browser, address, f"/#/{place}?tab=bare") as page:
+            until(page, "() => document.body.textContent.includes('the command that keeps them')")
+
+
+def test_addresses_that_mean_nothing_are_said_and_survived(browser, address):
+    strange = "#/nowhere", "#/head/77.3?tab=textbook", "#/head/0.1?x=nan&w=-3", "#/token/99999999"
+    for place in (*strange, "#/compare/%3Cscript%3E/0.1"):
+        with opened(browser, address, f"/{place}") as page:
+            page.wait_for_selector(".notice:not([hidden])")
+            assert page.inner_text("main")
+
+
+def test_less_than_300_kb_before_the_first_picture(browser, address):
+    with opened(browser, address, "/#/head/0.0?tab=textbook") as page:
+        settled(page)
+        sizes = page.evaluate(
+            "performance.getEntriesByType('resource').concat(performance.getEntriesByType("
+            "'navigation')).filter((e) => !e.name.includes('/api/')).map((e) => e.transferSize)"
+        )
+        assert len(sizes) > 10 and 0 < sum(sizes) < 300_000
+
+
+# From disk ----------------------------------------------------------------------------------------
+
+
+def test_the_same_page_from_disk_with_the_network_off(browser, tmp_path):
+    run = run_of(*draw(B=2, T=60, S=60), Rule(causal=True, window=40))
+    file = tmp_path / "page.html"
+    offline.write_page(offline.make_page(run, "mine", ""), file)
+    amap = run.map("0.2")
+    places = "#/head/0.2?batch=1&i=33&j=20&w=12&x=20&y=33"
+    with opened(browser, file.as_uri(), places, offline=True) as page:
+        settled(page)
+        wait_for_words(page, field(page, "rank"))
+        assert number(field(page, "weight")) == pytest.approx(float(amap[1, 0, 33, 20]), abs=1e-5)
+        for place in ("Model", "Token", "Compare"):
+            page.click(f"nav.places >> text={place}")
+            page.wait_for_timeout(200)
+            assert page.inner_text("main")
+        assert page.asked[0].startswith("file:")
+
+
+def test_from_disk_tokens_are_text_and_links_lead_back(browser, evil, tmp_path):
+    file = tmp_path / "page.html"
+    offline.write_page(offline.make_page(evil, EVIL[0], EVIL[3]), file)
+    with opened(browser, file.as_uri(), "#/token/14?heads=0.1", offline=True) as page:
+        page.wait_for_selector("aside table")
+        assert "<img" in page.inner_text("main")
+        assert page.evaluate("document.querySelectorAll('img, main script').length") == 0
+        page.click("nav.places >> text=Head")
+        settled(page)
+        page.go_back()
+        page.wait_for_selector("aside table")
+
+
+def test_from_disk_pooled_maps_stop_at_their_pixels(browser, long, tmp_path):
+    file = tmp_path / "page.html"
+    page_of = offline.make_page(long, "long", "clearhead view long", 24 << 20)
+    assert page_of.kind == "pooled"
+    offline.write_page(page_of, file)
+    with opened(browser, file.as_uri(), "#/head/0.0?w=30&x=2000&y=2000", offline=True) as page:
+        settled(page)
+        until(page, MEANING, "largest of 16 × 16")
+
+
+def test_in_a_notebook_links_stay_in_the_frame(browser, tmp_path):
+    run = run_of(*draw(B=1, T=40, S=40), Rule(causal=True))
+    file = tmp_path / "notebook.html"
+    file.write_text(f"<!doctype html><meta charset=utf-8><body>{run._repr_html_()}", "utf-8")
+    with opened(browser, file.as_uri()) as page:
+        frame = page.frames[1]
+        for place in ("Head", "Token", "Model"):
+            frame.click(f"nav.places >> text={place}")
+            at_address(frame, f"#/{place.lower()}")
+        assert torch.is_tensor(run.tokens[0]) and len(page.frames) == 2
