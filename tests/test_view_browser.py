@@ -206,6 +206,7 @@ def test_panning_pooling_and_keys(browser, address):
         pad = page.locator(".pad").first.bounding_box()
         page.mouse.move(pad["x"] + 300, pad["y"] + 300)
         page.mouse.wheel(0, -800)
+        at_address(page, "w=")
         settled(page)
         before = page.evaluate("location.hash")
         page.mouse.down()

@@ -55,6 +55,7 @@ class ComparePlace {
       hooks: {
         moved: (view, how) => this.moved(n, view, how),
         crossed: (cross) => this.crossed(n, cross),
+        sized: () => this.sides.length && this.sayView(),
         picked: (cross) => { this.app.go({ place: "head", head: this.sides[n === 1 ? 1 : 0].head, tab: this.sides[n === 1 ? 1 : 0].tab.id, x: cross.j0, y: cross.i0, w: Math.min(this.maps[n].goal.w, 64), i: cross.i0, j: cross.j0 }); },
         failed: (error) => this.app.fail(error),
         key: (key) => key === "x" && (this.app.go({ show: this.app.state.show === "difference" ? "both" : "difference" }), true),

@@ -30,6 +30,7 @@ class HeadPlace {
         crossed: (cross, spoken) => this.crossed(cross, spoken),
         picked: (cross) => this.pinStrongest(cross),
         unpinned: () => this.unpin(),
+        sized: () => this.sayView(),
         key: (key) => this.key(key),
         failed: (error) => app.fail(error),
       },

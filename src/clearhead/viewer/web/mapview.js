@@ -88,6 +88,7 @@ export class MapView {
     if (this.view && before) this.view = this.goal = this.clamp(this.wasFit ? this.fit() : this.view);
     this.paint();
     this.wantTiles();
+    this.hooks.sized?.();
   }
   fit() { return fitView(this.plot, this.info.T, this.info.S); }
   clamp(view) { return clampView(view, this.plot, this.info.T, this.info.S); }
