@@ -10,7 +10,8 @@ import math
 
 import dense
 import torch
-from hypothesis import HealthCheck, Phase, example, given, settings
+from chance import some
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 LAWS = []
@@ -24,17 +25,6 @@ SHAPES = [  # B, H, G, T, S, D, Dv
     (1, 4, 2, 1, 17, 3, 3),
 ]
 seeds = st.integers(0, 10**6)
-
-
-LONGER = 1  # a long run has so many times the cases, and others each time
-
-
-def some(n: int):
-    """n random cases: small ones as they come, so no time is spent on shrinking them."""
-    return settings(
-        max_examples=n * LONGER, deadline=None, derandomize=LONGER == 1, database=None,
-        phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
 
 
 def law(function):

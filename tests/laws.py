@@ -10,18 +10,14 @@ from pathlib import Path
 from types import ModuleType
 
 import torch
-from hypothesis import Phase, given, settings
+from chance import some
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
 GOLDEN = json.loads((Path(__file__).parent / "data" / "golden.json").read_text())
 LAWS = []
-
-# The cases are small as they come, so time is not spent on shrinking them.
-some = settings(
-    max_examples=25, deadline=None, derandomize=True, database=None, phases=[Phase.generate]
-)
 
 
 def law(function):
@@ -159,7 +155,7 @@ def meets_the_golden_figures(m: ModuleType) -> None:
 
 @law
 def agrees_with_sdpa(m: ModuleType) -> None:
-    @some
+    @some(25)
     @given(cases, st.booleans())
     def check(case: Case, scale: bool) -> None:
         factor = None if scale else 1.0
@@ -180,7 +176,7 @@ def agrees_with_sdpa(m: ModuleType) -> None:
 
 @law
 def agrees_with_torchs_multihead_attention(m: ModuleType) -> None:
-    @some
+    @some(25)
     @given(cases)
     def check(case: Case) -> None:
         theirs = torch.nn.MultiheadAttention(case.d_model, case.n_heads, bias=False).double()
@@ -198,7 +194,7 @@ def agrees_with_torchs_multihead_attention(m: ModuleType) -> None:
 
 @law
 def one_head_is_the_single_head(m: ModuleType) -> None:
-    @some
+    @some(25)
     @given(cases)
     def check(case: Case) -> None:
         identity = torch.eye(case.d_model, dtype=torch.float64)
@@ -212,7 +208,7 @@ def one_head_is_the_single_head(m: ModuleType) -> None:
 
 @law
 def rows_sum_to_one(m: ModuleType) -> None:
-    @some
+    @some(25)
     @given(cases)
     def check(case: Case) -> None:
         close(case.multi(m)[1].sum(dim=-1), torch.ones(case.n_heads, case.T))
@@ -223,7 +219,7 @@ def rows_sum_to_one(m: ModuleType) -> None:
 
 @law
 def nothing_comes_from_the_future(m: ModuleType) -> None:
-    @some
+    @some(25)
     @given(cases)
     def check(case: Case) -> None:
         before, weights = case.multi(m)
@@ -238,7 +234,7 @@ def nothing_comes_from_the_future(m: ModuleType) -> None:
 
 @law
 def permuting_heads_permutes_their_maps(m: ModuleType) -> None:
-    @some
+    @some(25)
     @given(cases, st.randoms(use_true_random=False))
     def check(case: Case, random) -> None:
         out, weights = case.multi(m)
@@ -255,7 +251,7 @@ def permuting_heads_permutes_their_maps(m: ModuleType) -> None:
 
 @law
 def sqrt_d_head_in_the_queries_undoes_the_scale(m: ModuleType) -> None:
-    @some
+    @some(25)
     @given(cases)
     def check(case: Case) -> None:
         unscaled, unscaled_single = case.multi(m, scale=False), case.single(m, scale=False)
@@ -272,7 +268,7 @@ def sqrt_d_head_in_the_queries_undoes_the_scale(m: ModuleType) -> None:
 def equal_scores_share_alike(m: ModuleType) -> None:
     """With queries of zero every visible key weighs 1/n: the entropy itself counts the visible."""
 
-    @some
+    @some(25)
     @given(cases)
     def check(case: Case) -> None:
         case.W[0] = torch.zeros_like(case.W[0])
@@ -284,7 +280,7 @@ def equal_scores_share_alike(m: ModuleType) -> None:
 
 @law
 def entropy_lies_between_zero_and_log_visible(m: ModuleType) -> None:
-    @some
+    @some(25)
     @given(cases)
     def check(case: Case) -> None:
         entropy = m.attention_entropy(case.multi(m)[1])

@@ -61,13 +61,13 @@ def one_line(done) -> str:
 
 
 class KilledAtStep:
-    """os, but the process dies at the n-th of these calls."""
+    """os, but the process dies at the n-th flush or move, or other call that is named."""
 
-    def __init__(self, steps: int, *names: str) -> None:
-        self.left, self.names = steps, names
+    def __init__(self, steps: int, *more: str) -> None:
+        self.left, self.counted = steps, ("fsync", "replace", *more)
 
-    def __getattr__(self, name):
-        if name in self.names:
+    def __getattr__(self, name: str):
+        if name in self.counted:
             if self.left == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
             self.left -= 1

@@ -7,9 +7,9 @@ import weakref
 from types import SimpleNamespace
 
 import dense
-import engine_laws
 import pytest
 import torch
+from chance import some
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -21,8 +21,6 @@ from clearhead.capture.masks import MaskCache, reduce_mask
 from clearhead.rule import Rule
 
 LOWEST = torch.finfo(torch.float32).min
-
-some = engine_laws.some(60)
 
 
 @pytest.fixture(params=["real tiles", "tiny tiles"])
@@ -455,7 +453,7 @@ def a_pattern(draw):
 
 
 @laws
-@some
+@some(60)
 @given(a_pattern())
 def test_every_pattern_is_found_under_every_padding(mask):
     B, _, T, S = mask.shape
@@ -470,7 +468,7 @@ def test_every_pattern_is_found_under_every_padding(mask):
 
 
 @laws
-@some
+@some(60)
 @given(a_mask())
 def test_any_mask_is_reproduced_exactly(drawn):
     mask, full, self_attention = drawn

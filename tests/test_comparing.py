@@ -15,6 +15,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from mutants import copies
 
 import clearhead.comparing
 from clearhead.comparing import COLUMNS, GRAIN, Comparison, compare, load_all, short_names
@@ -256,13 +257,7 @@ MUTANTS = [
 
 
 def copy_of(old: str = "", new: str = "") -> ModuleType:
-    source = Path(clearhead.comparing.__file__).read_text("utf-8")
-    assert not old or source.count(old) == 1, old
-    wrong = ModuleType("comparing_copy")
-    vars(wrong)["__name__"] = "clearhead.comparing"  # where its dataclasses are looked up
-    text = source.replace(old, new) if old else source
-    exec(compile(text, "comparing_copy", "exec"), vars(wrong))
-    return wrong
+    return copies(old, new, clearhead.comparing)[0]
 
 
 def broken(m: ModuleType) -> list[str]:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import chance
 import dense
 import engine_laws
 import pytest
@@ -271,7 +272,7 @@ def mutated(name: str, folder: Path) -> SimpleNamespace:
 @pytest.mark.slow
 @pytest.mark.parametrize("law", engine_laws.LAWS, ids=lambda law: law.__name__)
 def test_the_laws_hold_in_a_long_run(law, monkeypatch):
-    monkeypatch.setattr(engine_laws, "LONGER", 20)
+    monkeypatch.setattr(chance, "LONGER", 20)
     law(judged())
 
 

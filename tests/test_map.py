@@ -2,9 +2,9 @@
 
 import math
 
-import engine_laws
 import pytest
 import torch
+from chance import randn, some
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,14 +15,6 @@ from clearhead.engine.tiled import FEWEST
 from clearhead.engine.tiles import Scores
 from clearhead.map import AttentionMap, Pooled
 from clearhead.rule import Rule
-
-some = engine_laws.some(25)
-
-
-def randn(*shape, seed=0, dtype=torch.float32):
-    return torch.randn(
-        *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
-    ).to(dtype)
 
 
 @pytest.fixture(params=["real tiles", "tiny tiles"])
@@ -140,7 +132,7 @@ def close(a, b, tolerance=1e-10):
 
 @pytest.mark.quick
 @given(problems())
-@some
+@some(25)
 @laws
 def test_the_map_is_the_dense_softmax(problem):
     q, k, rule = problem
@@ -160,7 +152,7 @@ def indices(size):
 
 
 @given(problems(), st.data())
-@some
+@some(25)
 @laws
 def test_an_index_reads_the_slice_of_the_dense_map(problem, data):
     q, k, rule = problem
@@ -178,7 +170,7 @@ def test_an_index_reads_the_slice_of_the_dense_map(problem, data):
 
 
 @given(problems(), st.data())
-@some
+@some(25)
 @laws
 def test_pooled_is_the_dense_map_pooled(problem, data):
     q, k, rule = problem
@@ -211,7 +203,7 @@ def by_hand(weights, visible, rows, cols, shape, reduce):
 
 
 @given(problems())
-@some
+@some(25)
 @laws
 def test_what_rows_and_keys_do_is_the_dense_map_summed_up(problem):
     q, k, rule = problem
@@ -234,7 +226,7 @@ def test_what_rows_and_keys_do_is_the_dense_map_summed_up(problem):
 
 
 @given(problems(), st.data())
-@some
+@some(25)
 @laws
 def test_between_is_the_mean_over_real_rows_that_see_anything(problem, data):
     q, k, rule = problem
@@ -254,7 +246,7 @@ def test_between_is_the_mean_over_real_rows_that_see_anything(problem, data):
 
 
 @given(problems(), st.integers(1, 9))
-@some
+@some(25)
 @laws
 def test_top_is_the_dense_map_sorted(problem, n):
     q, k, rule = problem

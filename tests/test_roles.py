@@ -5,12 +5,13 @@ import math
 from pathlib import Path
 from types import ModuleType
 
-import engine_laws
 import pytest
 import torch
+from chance import some
 from dense import attend, visible
 from hypothesis import given
 from hypothesis import strategies as st
+from mutants import copies
 
 import clearhead.rolekeys
 import clearhead.roles
@@ -21,7 +22,6 @@ from clearhead.probe import PERIOD, REPEATS, TEXTS, probe_heads, repeated_tokens
 from clearhead.roles import MIN_ROWS, ROLES, Evidence, gather, name_roles
 from clearhead.rule import Rule
 
-some = engine_laws.some(40)
 OPTIONS = (
     "causal", "offset", "offsets", "window", "local", "padding", "query_mask", "segments", "mask",
     "sinks", "alibi", "softcap", "bias", "tokens", "delimiters",
@@ -156,7 +156,7 @@ def agrees_with_a_dense_count(call, m=clearhead.roles):
             torch.testing.assert_close(x, wanted, rtol=1e-11, atol=1e-11, msg=f"{name} {part}")
 
 
-@some
+@some(40)
 @given(
     st.sets(st.sampled_from(OPTIONS), max_size=8), st.sampled_from([1, 2, 3]),
     st.sampled_from([1, 2]), st.sampled_from([1, 2]),
@@ -553,58 +553,46 @@ def the_checks(m: ModuleType) -> None:
 
 
 def copy_of_roles(old="", new="") -> ModuleType:
-    """roles.py and rolekeys.py as one module, with one place of either changed."""
-    sources = [Path(x.__file__).read_text("utf-8") for x in (clearhead.rolekeys, clearhead.roles)]
-    if old and (found := sum(source.count(old) for source in sources)) != 1:
-        pytest.fail(f"{old!r} is there {found} times")
-    keys, m = ModuleType("rolekeys_copy"), ModuleType("roles_copy")
-    for module, source in zip((keys, m), sources, strict=True):
-        text = source.replace(old, new) if old else source
-        vars(module)["__name__"] = "clearhead.roles"  # where its dataclasses are looked up
-        exec(compile(text, module.__name__, "exec"), vars(module))
-        if module is keys:
-            continue
-        for name in ("Call", "Sums", "far", "near", "key_sets"):
-            vars(m)[name] = vars(keys)[name]
-    return m
+    return copies(old, new, clearhead.rolekeys, clearhead.roles)[-1]
 
 
 def test_an_unchanged_copy_passes():
     the_checks(copy_of_roles())
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        pytest.param('"previous token": 1}', '"previous token": -1}', id="next for previous"),
-        pytest.param("x.unfold(-1, LAGS, 1)", "x.unfold(-1, LAGS, 1).flip(2)", id="upside down"),
-        pytest.param("& ~first & (counted", "& (counted", id="first keys among the lags"),
-        pytest.param("& ~first[..., local].any(dim=-1)", "", id="first keys among the local"),
-        pytest.param("slice(BAND - WINDOW, BAND", "slice(BAND - WINDOW + 1, BAND", id="window"),
-        pytest.param("(share <= MOST)).unsq", "(share > 0)).unsq", id="lags without a choice"),
-        pytest.param("return (share > 0) & (share <= MOST)", "return share > 0", id="no choice"),
-        pytest.param(" & ~hidden", "", id="hidden keys counted"),
-        pytest.param("self.counted &= bound", "_ = bound", id="pads counted"),
-        pytest.param("b.start if apart else 0", "0", id="the offset of another text"),
-        pytest.param("at != stands", "at == at", id="the own key is the same token"),
-        pytest.param("at <= stands", "at == at", id="induction on the next key"),
-        pytest.param("documents != documents.roll(1, dims=1)", "documents < 0", id="documents"),
-        pytest.param("masked_fill(~real.roll(1, dims=1)", "masked_fill(~real", id="pads follow"),
-        pytest.param("ids.masked_fill(~real, NOBODY)", "ids", id="queries that are pads"),
-        pytest.param("before[:, 0] = NO_KEY", "", id="the last token before the first"),
-        pytest.param(" | (first == mine)", "", id="same token as the first"),
-        pytest.param("(_at(ids, own - 1, NO_KEY) == mine)", "(mine < -9)", id="same as before"),
-        pytest.param(" | (_at(before, own - 1, NO_KEY) == mine)", "", id="induction on previous"),
-        pytest.param("unfit |= _at(delimiters", "unfit &= _at(delimiters", id="delimiters match"),
-        pytest.param(" & (bound.first_keys(everywhere) != everywhere)", "", id="first keys"),
-        pytest.param("masked_fill(near_one, NOBODY)", "int()", id="delimiters at hand"),
-        pytest.param("(first == call.own) | ", "", id="the first key is the own"),
-        pytest.param("| (first == call.own - 1)", "", id="the first key is the previous"),
-        pytest.param("call.visible + (bound.sinks is not None)", "call.visible", id="the sink"),
-        pytest.param("mass - self.uniform >= CLEAR", "uniform - self.mass >= CLEAR", id="clear"),
-        pytest.param("lag=BAND - best", "lag=best - BAND", id="lags the wrong way"),
-    ],
-)  # fmt: skip
-def test_a_wrong_copy_is_found(old, new):
+MUTANTS = {
+    "next for previous": ('"previous token": 1}', '"previous token": -1}'),
+    "upside down": ("x.unfold(-1, LAGS, 1)", "x.unfold(-1, LAGS, 1).flip(2)"),
+    "first keys among the lags": ("& ~first & (counted", "& (counted"),
+    "first keys among the local": ("& ~first[..., local].any(dim=-1)", ""),
+    "window": ("slice(BAND - WINDOW, BAND", "slice(BAND - WINDOW + 1, BAND"),
+    "lags without a choice": ("(share <= MOST)).unsq", "(share > 0)).unsq"),
+    "no choice": ("return (share > 0) & (share <= MOST)", "return share > 0"),
+    "hidden keys counted": (" & ~hidden", ""),
+    "pads counted": ("self.counted &= bound", "_ = bound"),
+    "the offset of another text": ("b.start if apart else 0", "0"),
+    "the own key is the same token": ("at != stands", "at == at"),
+    "induction on the next key": ("at <= stands", "at == at"),
+    "documents": ("documents != documents.roll(1, dims=1)", "documents < 0"),
+    "pads follow": ("masked_fill(~real.roll(1, dims=1)", "masked_fill(~real"),
+    "queries that are pads": ("ids.masked_fill(~real, NOBODY)", "ids"),
+    "the last token before the first": ("before[:, 0] = NO_KEY", ""),
+    "same token as the first": (" | (first == mine)", ""),
+    "same as before": ("(_at(ids, own - 1, NO_KEY) == mine)", "(mine < -9)"),
+    "induction on previous": (" | (_at(before, own - 1, NO_KEY) == mine)", ""),
+    "delimiters match": ("unfit |= _at(delimiters", "unfit &= _at(delimiters"),
+    "first keys": (" & (bound.first_keys(everywhere) != everywhere)", ""),
+    "delimiters at hand": ("masked_fill(near_one, NOBODY)", "int()"),
+    "the first key is the own": ("(first == call.own) | ", ""),
+    "the first key is the previous": ("| (first == call.own - 1)", ""),
+    "the sink": ("call.visible + (bound.sinks is not None)", "call.visible"),
+    "clear": ("mass - self.uniform >= CLEAR", "uniform - self.mass >= CLEAR"),
+    "lags the wrong way": ("lag=BAND - best", "lag=best - BAND"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_wrong_copy_is_found(name):
+    wrong = copy_of_roles(*MUTANTS[name])
     with pytest.raises(AssertionError):
-        the_checks(copy_of_roles(old, new))
+        the_checks(wrong)

@@ -8,6 +8,7 @@ import dense
 import engine_laws
 import pytest
 import torch
+from chance import randn, some
 from hypothesis import given
 
 from clearhead.engine import attention
@@ -15,14 +16,8 @@ from clearhead.rule import Rule
 from clearhead.run import COLUMNS, Call, Check, Heads, Run
 from clearhead.stats import HeadStats
 
-some = engine_laws.some
 CHECK = Check(rows=7, worst=1e-7, allowed=1e-6)
 B, H, G, L, D = 2, 4, 2, 11, 3
-
-
-def randn(*shape, seed=0, dtype=torch.float32):
-    stream = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=stream, dtype=torch.float64).to(dtype)
 
 
 def call_of(q, k, rule, rows=None, heads=None, keep=True, **more) -> Call:

@@ -13,10 +13,11 @@ from pathlib import Path
 import engine_laws
 import pytest
 import torch
+from chance import randn, some
 from hypothesis import given
 from hypothesis import strategies as st
 from programs import KilledAtStep
-from test_run import BIAS, B, D, G, H, L, a_run, call_of, close, randn, run_of, some
+from test_run import BIAS, B, D, G, H, L, a_run, call_of, close, run_of
 
 from clearhead import files
 from clearhead.rule import Rule
@@ -264,9 +265,7 @@ def test_killed_at_any_moment_there_is_the_run_before_or_this_one(tmp_path, ther
             a.save(folder)
         child = os.fork()
         if child == 0:
-            files.os = runwriter.os = KilledAtStep(
-                steps, "fsync", "replace", "chmod", "open", "close"
-            )
+            files.os = runwriter.os = KilledAtStep(steps, "chmod", "open", "close")
             b.save(folder)
             os._exit(0)
         _, status = os.waitpid(child, 0)

@@ -4,15 +4,13 @@ import math
 import types
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
 from laws import LAWS
+from mutants import copies
 
 from clearhead import scratch
-
-SOURCE = Path(scratch.__file__).read_text()
 
 # name: what stands in scratch.py, and what stands in the wrong copy.
 MUTANTS = {
@@ -58,11 +56,7 @@ MUTANTS = {
 
 
 def mutated(name: str) -> types.ModuleType:
-    before, after = MUTANTS[name]
-    assert SOURCE.count(before) == 1, f"{before!r} stands {SOURCE.count(before)} times"
-    wrong = types.ModuleType("wrong")
-    exec(SOURCE.replace(before, after), wrong.__dict__)
-    return wrong
+    return copies(*MUTANTS[name], scratch)[0]
 
 
 @pytest.mark.quick

@@ -4,14 +4,15 @@ import json
 import math
 from dataclasses import fields, replace
 from itertools import permutations
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import Phase, given, settings
+from chance import some
+from hypothesis import given
 from hypothesis import strategies as st
+from mutants import copies
 
 import clearhead.moments
 import clearhead.stats
@@ -23,9 +24,6 @@ from clearhead.stats import FEW, HeadStats
 
 LN2, LN3 = math.log(2), math.log(3)
 COUNTS = ("rows", "pad_rows", "empty_rows", "nonfinite_rows")
-some = settings(
-    max_examples=60, deadline=None, derandomize=True, database=None, phases=[Phase.generate]
-)
 
 
 def stats_of(q, k, rule, amap=True, m=clearhead.stats, distance=False) -> HeadStats:
@@ -350,7 +348,7 @@ def agrees_with_a_dense_count(case, distance, m=clearhead.stats):
 
 
 @pytest.mark.quick
-@some
+@some(60)
 @given(cases, st.sampled_from([1, 2, 4, 512]), st.sampled_from([1, 16, 1 << 19]))
 def test_agrees_with_a_dense_count(case, keys, elements):
     with pytest.MonkeyPatch.context() as patch:
@@ -361,7 +359,7 @@ def test_agrees_with_a_dense_count(case, keys, elements):
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 5e-6), (torch.float64, 1e-14)])
-@some
+@some(60)
 @given(cases, st.sampled_from([1, 2, 4, 512]), st.sampled_from([1, 16, 1 << 19]))
 def test_one_pass_and_single_keys_find_the_same(dtype, tolerance, case, keys, elements):
     """Scores of about 10, added up in another order, are off by some 2e-6, and so are weights."""
@@ -406,7 +404,7 @@ def split_equals_whole(case, m=clearhead.stats):
             assert_same(halves[0].merge(halves[1]), whole, 1e-11)
 
 
-@settings(some, max_examples=15)
+@some(15)
 @given(cases)
 def test_split_equals_whole(case):
     split_equals_whole(case)
@@ -424,7 +422,7 @@ def merge_is_lawful(parts, m=clearhead.stats):
         assert_same(x.merge(y).merge(z), wanted)
 
 
-@settings(some, max_examples=15)
+@some(15)
 @given(st.integers(0, 1000), st.booleans())
 def test_merge_is_lawful(seed, amap):
     options = {"causal", "key_mask", "query_mask", "mask", "sinks", "offset"}
@@ -469,45 +467,36 @@ def the_checks(m: ModuleType) -> None:
 
 
 def copy_of_stats(old="", new="") -> ModuleType:
-    """A copy of stats.py on top of one of moments.py, with `new` in place of `old` in either."""
-    files = (Path(m.__file__).read_text("utf-8") for m in (clearhead.moments, clearhead.stats))
-    moments, stats = ModuleType("clearhead.moments_copy"), ModuleType("clearhead.stats_copy")
-    found = 0
-    for module, source in zip((moments, stats), files, strict=True):
-        found += source.count(old) if old else 1
-        exec(compile(source.replace(old, new) if old else source, "copy", "exec"), vars(module))
-    if old and found != 1:
-        pytest.fail(f"{old!r} is there {found} times")
-    vars(stats).update(measure=moments.measure, Moments=moments.Moments)
-    return stats
+    return copies(old, new, clearhead.moments, clearhead.stats)[-1]
 
 
 def test_an_unchanged_copy_passes():
     the_checks(copy_of_stats())
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        pytest.param(" + d.square() * share * self.count", "", id="no delta in the variance"),
-        pytest.param("self.mean + d * share", "(self.mean + other.mean) / 2", id="mean of means"),
-        pytest.param("real &= attended", "real |= attended", id="pads counted"),
-        pytest.param("bad = real & sees & finite, real & sees", "bad = real & finite, real",
-                     id="empty rows taken for non-finite"),
-        pytest.param('["visible"] > 1', '["visible"] > 0', id="rows without a choice"),
-        pytest.param("counted & ~weight.isnan()", "counted", id="keys that are not there"),
-        pytest.param(".unbind(-1), strict", ".flip(-1).unbind(-1), strict", id="keys mixed up"),
-        pytest.param("right=True", "right=False", id="edges on the wrong side"),
-        pytest.param("edges[1:-1]", "edges[2:]", id="bins off by one"),
-        pytest.param("(x * n_bins).long()", "(x * n_bins - 1).ceil().long()",
-                     id="equal bins' edges on the wrong side"),
-        pytest.param("cell.masked_fill_(absent", "cell.masked_fill(absent", id="absent in a bin"),
-        pytest.param("x.masked_fill_(absent, math.inf)", "x", id="the least of the absent"),
-    ],
-)  # fmt: skip
-def test_a_wrong_copy_is_found(old, new):
+MUTANTS = {
+    "no delta in the variance": (" + d.square() * share * self.count", ""),
+    "mean of means": ("self.mean + d * share", "(self.mean + other.mean) / 2"),
+    "pads counted": ("real &= attended", "real |= attended"),
+    "empty rows taken for non-finite":
+        ("bad = real & sees & finite, real & sees", "bad = real & finite, real"),
+    "rows without a choice": ('["visible"] > 1', '["visible"] > 0'),
+    "keys that are not there": ("counted & ~weight.isnan()", "counted"),
+    "keys mixed up": (".unbind(-1), strict", ".flip(-1).unbind(-1), strict"),
+    "edges on the wrong side": ("right=True", "right=False"),
+    "bins off by one": ("edges[1:-1]", "edges[2:]"),
+    "equal bins' edges on the wrong side":
+        ("(x * n_bins).long()", "(x * n_bins - 1).ceil().long()"),
+    "absent in a bin": ("cell.masked_fill_(absent", "cell.masked_fill(absent"),
+    "the least of the absent": ("x.masked_fill_(absent, math.inf)", "x"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_wrong_copy_is_found(name):
+    wrong = copy_of_stats(*MUTANTS[name])
     with pytest.raises(AssertionError):
-        the_checks(copy_of_stats(old, new))
+        the_checks(wrong)
 
 
 # Histograms and readings -------------------------------------------------------------------------

@@ -267,7 +267,7 @@ def test_killed_at_any_moment_it_goes_on_to_the_very_same_run(
         child = os.fork()
         if child == 0:
             torch.set_num_threads(1)
-            files.os = writer.os = KilledAtStep(steps, "fsync", "replace", "open", "close", "link")
+            files.os = writer.os = KilledAtStep(steps, "open", "close", "link")
             read_corpus(subject, corpus, ASKED, folder)
             os._exit(0)
         _, status = os.waitpid(child, 0)
