@@ -120,6 +120,17 @@ def test_the_steps_of_generate_become_one_map(name):
         assert torch.equal(run.tokens[0], written[:, :-1])
 
 
+@pytest.mark.parametrize("seed", [0, 2, 7, 19, 22])
+def test_a_row_whose_output_cancels_is_held_to_what_it_is_a_sum_of(seed):
+    """A step of one row in which some channel comes out near 0, though its terms are not."""
+    torch.manual_seed(seed)
+    model, prompt = zoo.build("llama"), torch.randint(3, 40, (1, 20)).repeat(2, 2)
+    with torch.no_grad(), observe(model, keep="qk") as run:
+        model.generate(prompt, max_new_tokens=8, do_sample=False, pad_token_id=0)
+    assert not run.notes
+    assert len({call.sequence for call in run.calls}) == 1
+
+
 def test_left_padding_in_generate_leaves_the_pads_out():
     model, inputs = zoo.build("llama"), zoo.feed("llama", padded=True)
     with observe(model) as run:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from clearhead.bound import BoundRule
-from clearhead.capture.inputs import AttentionInputs, Unreadable
+from clearhead.capture.inputs import AttentionInputs, Unreadable, same
 from clearhead.engine import Attended, attention
 from clearhead.engine.tiles import weights_
 from clearhead.map import AttentionMap
@@ -151,11 +151,16 @@ def _compared(
     inputs: AttentionInputs, rule: Rule, ours: Attended, seen: Tensor, span: tuple[int, int]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Of some rows, for each channel of the output: the largest difference, what the model's dtype
-    loses, and the largest output."""
+    loses, and how large it is: the largest sum_j p_ij |v_j|, of whose terms each is rounded.
+
+    What `finish` made of it is as large as it came out.
+    """
     i0, i1 = span
     q, k, v = (x.detach() for x in (inputs.q[:, :, i0:i1], inputs.k, inputs.v))
     values = _by_query_head(v, q.shape[1])
-    out, mass = _out_of_weights(AttentionMap(q, k, rule, lse=ours), values)
+    both = torch.cat([values, values.abs()], dim=-1)
+    made_of, mass = _out_of_weights(AttentionMap(q, k, rule, lse=ours), both)
+    out, terms = made_of.chunk(2, dim=-1)
     lost = float((mass + ours.sink_mass - 1).abs().amax(dim=1)[seen].max())
     if not lost <= 16 * torch.finfo(mass.dtype).eps * math.sqrt(k.shape[2]):
         raise Unreadable(f"the weights of a row sum to 1 only within {lost:.3g}")
@@ -167,7 +172,8 @@ def _compared(
     low = _dense(q, k, values, rule, made.dtype)
     exact, rough = (inputs.finish(x.to(wide), at) for x in (out, low))
     made = made.to(wide)
-    gap, loss, size = (_largest(x, seen) for x in (made - exact, rough - exact, exact))
+    size = terms if inputs.finish is same else exact
+    gap, loss, size = (_largest(x, seen) for x in (made - exact, rough - exact, size))
     return gap, loss, size
 
 
