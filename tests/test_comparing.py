@@ -654,8 +654,14 @@ def test_one_head_of_one_row() -> None:
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
 def test_a_terminal_of_any_encoding_shows_it(encoding: str) -> None:
     runs = [(name, run) for name, (_, run) in zip(HOSTILE, three(), strict=False)]
-    out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-    Terminal(out, out).lines(view.table(compare(runs)))
+    raw = io.BytesIO()
+    out = io.TextIOWrapper(raw, encoding=encoding)
+    lines = view.table(compare(runs))
+    Terminal(out, out).lines(lines)
+    out.flush()
+    shown = raw.getvalue().decode(encoding).splitlines()
+    assert len(shown) == len(lines)
+    assert any(line.startswith("collapsed first: head 0.1 at ") for line in shown)
 
 
 def test_records_are_strict_json_and_csv_holds_the_same() -> None:

@@ -8,7 +8,6 @@ import sys
 import pytest
 import torch
 import zoo
-from torch import nn
 
 import clearhead as ch
 from clearhead import inspection, subject
@@ -307,15 +306,18 @@ def test_hostile_words_are_data(say, tmp_path):
 def test_checkpoints_are_compared_in_order(say, tmp_path):
     """A head that is driven into collapse in the second checkpoint is the first to leave."""
     model = ch.TinyGPT.load("tiny-en")
-    for step, factor in ((1, 1.0), (2, 9.0), (3, 9.0)):
-        with torch.no_grad():
-            model.blocks[0].attention.q_proj.weight[:16] *= factor if step == 2 else 1
+    for step in (1, 2, 3):
+        if step == 2:
+            with torch.no_grad():
+                model.blocks[0].attention.q_proj.weight[:16] *= 9
         model.save(tmp_path / f"step-{step}")
     said = say("compare", "step-1", "step-2", "step-3", "--text", inspection.TEXT)
     assert "head 0.0 at step-2" in said
     assert "collapsed first" in said
-    rows = json.loads(say("compare", "step-1", "step-3", "--json"))
-    assert rows
+    found = json.loads(say("compare", "step-1", "step-3", "--json"))
+    assert found["names"] == ["step-1", "step-3"]
+    assert found["left_first"][0] == "0.0"
+    assert len(found["heads"]) == 18
     assert "two runs or more" in say("compare", "step-1", status=2)
 
 
@@ -342,4 +344,3 @@ def test_only_what_is_needed_is_computed():
     model.forward = watched
     subject.Subject(model, "m", vocab_size=101).read(torch.ones(1, 4, dtype=torch.int64))
     assert seen == {"use_cache": False, "logits_to_keep": 1}
-    assert isinstance(model, nn.Module)

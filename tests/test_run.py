@@ -14,6 +14,7 @@ from hypothesis import given
 from clearhead.engine import attention
 from clearhead.rule import Rule
 from clearhead.run import COLUMNS, Call, Check, Heads, Run
+from clearhead.run.calls import FIGURES
 from clearhead.stats import HeadStats
 
 CHECK = Check(rows=7, worst=1e-7, allowed=1e-6)
@@ -25,8 +26,7 @@ def call_of(q, k, rule, rows=None, heads=None, keep=True, **more) -> Call:
     size = (q.shape[0], q.shape[1], k.shape[1], q.shape[2], k.shape[2], q.shape[3])
     found = attention(q, k, None, rule)
     at = slice(None) if rows is None else rows
-    names = ("lse", "lse_low", "entropy", "max_score", "mean_key", "visible", "sink_mass")
-    tensors = {name: getattr(found, name)[:, :, at] for name in names}
+    tensors = {name: getattr(found, name)[:, :, at] for name in FIGURES}
     taken = q[:, :, at]
     if keep:
         tensors |= {"q": taken, "k": k}

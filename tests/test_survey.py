@@ -6,6 +6,7 @@ import doctest
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -136,7 +137,8 @@ def test_it_is_one_observation_of_all_windows(subject, corpus, tmp_path):
 
 def test_jsonl_is_the_same_as_files(subject, tmp_path):
     every = some_texts(4)
-    folder = folder_of(tmp_path / "a", {f"{n}.txt": text for n, text in enumerate(every)})
+    marked = {f"{n}.txt": "\ufeff" * (n % 2) + text for n, text in enumerate(every)}
+    folder = folder_of(tmp_path / "a", marked)
     lines = [json.dumps({"id": n, "text": text}) for n, text in enumerate(every)]
     spaced = "\ufeff" + "\r\n\n".join(lines)
     (tmp_path / "a.jsonl").write_text(spaced, "utf-8", newline="")
@@ -299,6 +301,8 @@ def test_another_reading_is_refused(subject, corpus, tmp_path):
     refused("progress of another model: go on", replace(subject, context=25))
     refused("of other options .*rows None.*; now .*rows 8", asked=Asked(probe=False, rows=8))
     refused("of other options .*tokens None.*; now .*tokens 9", most=9)
+    refused(r"layers None.*; now layers \['1'\]", asked=Asked(probe=False, layers=[1]))
+    refused("probe False.*; now .*probe True", asked=Asked())
     text = (corpus / "06.txt").read_text()
     (corpus / "06.txt").write_text(text.swapcase())
     refused("progress of another corpus, or this one before it was changed")
@@ -348,11 +352,57 @@ def test_a_folder_of_something_else_is_refused_before_anything_is_read(subject, 
         read_corpus(subject, corpus, ASKED, tmp_path / "run")
 
 
+def test_how_far_it_is_is_said_unless_somebody_watches(subject, corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(survey, "SAY_EVERY", 0.0)
+    said = []
+    n_windows = whole(subject, corpus, tmp_path / "a", say=said.append).n_calls // 2
+    how_far = [line for line in said if "tokens/s" in line]
+    assert n_windows <= len(how_far) <= n_windows + 7  # after each window, and each text
+    assert re.fullmatch(r"0 of 7 texts, 14 tokens, [\d,]+ tokens/s", how_far[0])
+    assert how_far[-1].startswith("7 of 7 texts, ")
+    said.clear()
+    shown = []
+
+    def watching(texts, label, count):
+        shown.append((label, count))
+        return texts
+
+    with at_reading(subject, n_windows - 2, press()), pytest.raises(KeyboardInterrupt):
+        read_corpus(subject, corpus, ASKED, tmp_path / "b", say=said.append, show=watching)
+    n_read = int(re.fullmatch(r"stopped after (\d) of 7 texts, .*", said[0])[1])
+    assert n_read > 2
+    whole(subject, corpus, tmp_path / "b", say=said.append, show=watching)
+    assert shown == [("reading", 7), ("reading", 7 - n_read)]
+    assert not any("tokens/s" in line for line in said)
+
+
+@pytest.mark.parametrize(("share", "written"), [(0, "always"), (1e9, "twice")])
+def test_the_slower_the_disk_the_seldomer_it_is_written(
+    subject, corpus, tmp_path, monkeypatch, share, written
+):
+    monkeypatch.setattr(survey, "KEEP_EVERY", 0.0)
+    monkeypatch.setattr(survey, "KEEP_SHARE", share)
+    keep, times = survey.kept.keep, []
+    monkeypatch.setattr(survey.kept, "keep", lambda *what: times.append(1) or keep(*what))
+    n_windows = whole(subject, corpus, tmp_path / "run").n_calls // 2
+    assert len(times) > n_windows if written == "always" else len(times) == 2
+
+
+@pytest.mark.parametrize("more", [{"keep": "qk"}, {"heads": ["0.1"]}, {"out": Path("calls")}])
+def test_of_a_corpus_there_are_statistics_alone(subject, corpus, tmp_path, more):
+    with pytest.raises(ValueError, match="statistics are kept, and nothing else: no maps"):
+        read_corpus(subject, corpus, Asked(probe=False, **more), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 # Several processes --------------------------------------------------------------------------------
 
 
-def job(world: int, work) -> list[int]:
-    """Run work(rank) in forked processes that are told of each other as torchrun does it."""
+def job(world: int, work, said: Path) -> list[int]:
+    """Run work(rank) in forked processes that are told of each other as torchrun does it.
+
+    What a process complains of is in the file `said`-rank.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -372,7 +422,7 @@ def job(world: int, work) -> list[int]:
             except KeyboardInterrupt:
                 status = 130
             except (ConnectionError, ValueError) as error:
-                Path(os.environ["SAID"]).write_text(str(error))
+                Path(f"{said}-{rank}").write_text(str(error))
                 status = 3
             finally:
                 os._exit(status)
@@ -405,7 +455,7 @@ def test_processes_of_a_job_find_what_one_finds(subject, corpus, tmp_path, monke
         found = read_corpus(subject, corpus, ASKED, folder)
         assert (found is None) == (rank > 0)
 
-    assert job(2, work) == [0, 0]
+    assert job(2, work, tmp_path / "said") == [0, 0]
     close(one, load(folder))
     assert not list(folder.glob("corpus-*"))
 
@@ -414,7 +464,7 @@ def test_processes_of_a_job_find_what_one_finds(subject, corpus, tmp_path, monke
     def idle(rank):  # one process more than texts, and one whose text has no token
         read_corpus(subject, few, ASKED, tmp_path / "idle")
 
-    assert job(3, idle) == [0, 0, 0]
+    assert job(3, idle, tmp_path / "said") == [0, 0, 0]
     close(whole(subject, few, tmp_path / "few-run"), load(tmp_path / "idle"))
 
 
@@ -423,7 +473,6 @@ def test_processes_of_a_job_find_what_one_finds(subject, corpus, tmp_path, monke
 def test_whoever_is_slow_but_works_is_waited_for(subject, tmp_path, monkeypatch):
     monkeypatch.setattr(ranks, "SILENCE", 4.0)
     monkeypatch.setattr(ranks, "SIGN", 0.1)
-    monkeypatch.setenv("SAID", str(tmp_path / "said"))
     long = {f"{n}.txt": SENTENCE * (1 + 6 * (n == 2)) for n in range(3)}
     corpus = folder_of(tmp_path / "corpus", long)
     read = type(subject).read
@@ -437,7 +486,7 @@ def test_whoever_is_slow_but_works_is_waited_for(subject, tmp_path, monkeypatch)
         read_corpus(subject, corpus, ASKED, tmp_path / "run")
 
     began = time.monotonic()
-    assert job(3, work) == [0, 0, 0]
+    assert job(3, work, tmp_path / "said") == [0, 0, 0]
     assert time.monotonic() - began > 7
 
 
@@ -445,7 +494,6 @@ def test_whoever_is_slow_but_works_is_waited_for(subject, tmp_path, monkeypatch)
 def test_a_job_that_was_stopped_or_lost_a_process_goes_on(subject, corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(ranks, "SILENCE", 3.0)
     monkeypatch.setattr(ranks, "SIGN", 0.1)
-    monkeypatch.setenv("SAID", str(tmp_path / "said"))
     monkeypatch.setattr(survey, "KEEP_EVERY", 0.0)
     monkeypatch.setattr(survey, "KEEP_SHARE", 0)
     folder = tmp_path / "run"
@@ -455,9 +503,16 @@ def test_a_job_that_was_stopped_or_lost_a_process_goes_on(subject, corpus, tmp_p
             read_corpus(subject, corpus, ASKED, folder)
 
     began = time.monotonic()
-    assert job(2, losing) == [3, -signal.SIGKILL]
+    assert job(2, losing, tmp_path / "said") == [3, -signal.SIGKILL]
     assert time.monotonic() - began < 30, "nobody waits for ever"
-    assert "rank 1 gave no sign for 3 seconds" in (tmp_path / "said").read_text()
+    assert "rank 1 gave no sign for 3 seconds" in (tmp_path / "said-0").read_text()
+
+    def leaving(rank):
+        with at_reading(subject, 1, press() if rank else (lambda: None)):
+            read_corpus(subject, corpus, ASKED, tmp_path / "left")
+
+    assert job(2, leaving, tmp_path / "said") == [3, 130]
+    assert (tmp_path / "said-0").read_text() == "rank 1 was stopped"
 
     def twice(rank):  # Ctrl-C comes from the terminal and once more from torchrun
         def pressed():
@@ -467,28 +522,46 @@ def test_a_job_that_was_stopped_or_lost_a_process_goes_on(subject, corpus, tmp_p
         with at_reading(subject, 1, pressed):
             read_corpus(subject, corpus, ASKED, folder)
 
-    assert set(job(2, twice)) <= {130, 0, 3}
+    assert set(job(2, twice, tmp_path / "said")) <= {130, 3}
     assert not (folder / "run.json").exists()
     with pytest.raises(ValueError, match=r"another number of processes \(2; now 1\)"):
         read_corpus(subject, corpus, ASKED, folder)
-    assert job(2, lambda rank: read_corpus(subject, corpus, ASKED, folder)) == [0, 0]
+
+    def again(rank):
+        read_corpus(subject, corpus, ASKED, folder)
+
+    assert job(2, again, tmp_path / "said") == [0, 0]
     close(whole(subject, corpus, tmp_path / "whole"), load(folder))
 
 
 @FORKS
 def test_processes_with_different_models_are_told(subject, corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(ranks, "SILENCE", 10.0)
-    monkeypatch.setenv("SAID", str(tmp_path / "said"))
 
     def work(rank):
         read_corpus(replace(subject, context=24 + rank), corpus, ASKED, tmp_path / "run")
 
-    assert set(job(2, work)) == {3}
+    assert set(job(2, work, tmp_path / "said")) == {3}
+    assert "rank 1 has another model" in (tmp_path / "said-1").read_text()
+    assert (tmp_path / "said-0").read_text() == "rank 1 failed"
     assert not (tmp_path / "run" / "run.json").exists()
+
+
+def test_each_process_on_a_machine_has_a_device_of_its_own(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert ranks.own_device("cuda") == "cuda"
+    for local, device in enumerate(("cuda:0", "cuda:1", "cuda:0")):
+        monkeypatch.setenv("LOCAL_RANK", str(local))
+        assert ranks.own_device("cuda") == device
+        assert [ranks.own_device(name) for name in ("cpu", "cuda:1")] == ["cpu", "cuda:1"]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert ranks.own_device("cuda") == "cuda"  # which is then refused by its name
 
 
 def test_an_environment_that_makes_no_sense_is_told(subject, corpus, tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("MASTER_PORT", "1")
     for rank in ("", "x", "2"):
         monkeypatch.setenv("RANK", rank)
         with pytest.raises(ValueError, match=r"names no process of a job .*torchrun sets it"):
@@ -653,8 +726,9 @@ def test_files_of_any_name_are_read_in_order(subject, tmp_path, capsys):
             text for text in every if text.number >= 4 and text.number % 3 == rank
         ]
     done = whole(subject, corpus, tmp_path / "run")
-    assert "pipe.txt (no regular file)" not in done.notes[0]
-    assert "; ..." in done.notes[1]
+    assert done.notes[1].endswith("; ...")  # the first few by name
+    flaws = {text.name: why for text in found if (why := text.flaw())}
+    assert flaws == {"pipe.txt": "no regular file"}
     done.report(tmp_path / "page.html")
 
 

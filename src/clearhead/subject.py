@@ -70,6 +70,15 @@ class Subject:
         Special tokens that the model expects around a text stand around each window. Raises
         ValueError where there is no tokenizer, and for a text without a token.
         """
+        if not (found := self.windows_if_any(text, most)):
+            raise ValueError(
+                f"the tokenizer of {self.name} makes no token of this text: give another text, or "
+                "token numbers, --ids FILE"
+            )
+        return found
+
+    def windows_if_any(self, text: str, most: int | None = None) -> list[list[int]]:
+        """As windows; none of a text without a token."""
         if self.tokenizer is None:
             raise ValueError(
                 f"{self.name} has no tokenizer: give token numbers, --ids FILE, instead of a text"
@@ -78,11 +87,6 @@ class Subject:
         room = self.context or LONGEST
         around = self._around()
         tokens = self._plain(text)[: most if most is None else max(0, most - sum(map(len, around)))]
-        if not tokens:
-            raise ValueError(
-                f"the tokenizer of {self.name} makes no token of this text: give another text, or "
-                "token numbers, --ids FILE"
-            )
         size = max(1, room - sum(map(len, around)))
         return [
             [*around[0], *tokens[i : i + size], *around[1]] for i in range(0, len(tokens), size)

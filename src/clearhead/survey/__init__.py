@@ -141,7 +141,6 @@ def _finished(reading: "_Reading", found: Progress, seen: Glance) -> Run:
         some += "; ..." if found.left_out > len(found.named) else ""
         notes = [f"{found.left_out:,} of its {texts.count:,} texts were left out: {some}"]
     if not found.windows:
-        (reading.folder / kept.FILE.format(0)).unlink(missing_ok=True)
         raise ValueError(f"there is nothing to read in {texts.path}: {notes[0]}")
     name = shown(texts.path.resolve().name)
     notes.insert(0, f"a corpus, {name}: {found.texts:,} texts, {found.tokens:,} tokens in "
@@ -262,12 +261,7 @@ class _Reading:
         for piece in text.pieces():
             if left == 0:
                 return
-            try:
-                found = subject.windows(piece, left)
-            except ValueError:
-                if left is None and subject._plain(piece):
-                    raise
-                continue
+            found = subject.windows_if_any(piece, left)
             if left is not None:
                 left -= min(left, sum(map(len, found)))
             yield from found
