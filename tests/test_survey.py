@@ -329,7 +329,11 @@ def test_a_damaged_progress_is_told_and_not_believed(subject, corpus, tmp_path):
     flipped = bytearray(good)
     flipped[-1000] ^= 1
     for bad in (b"", b"x" * 100, good[:40], good[: len(good) // 2], good[:-1], bytes(flipped),
-                good.replace(b'n_calls\\": ', b'n_cells\\": ')):  # fmt: skip
+                good.replace(b'n_calls\\": ', b'n_cells\\": '),
+                good.replace(b'windows\\": 4', b'windows\\":-4'),
+                good.replace(b'version\\": 1', b'version\\": 2'),
+                good.replace(b'processes\\": ', b'processed\\": ')):  # fmt: skip
+        assert bad != good
         file.write_bytes(bad)
         with pytest.raises(ValueError, match=r"corpus-0\.safetensors is no progress that can be"):
             read_corpus(subject, corpus, ASKED, folder)
@@ -583,6 +587,17 @@ def test_what_is_merged_knows_layers_by_their_sites():
     assert [name for name, _ in both.run.sites] == ["a", "bbb", "cc"]
     assert {n: int(s.rows[1]) for n, s in both.run.stats.items()} == {0: 2, 1: 6, 2: 2}
     assert both.run.n_calls == 5
+
+
+def test_what_was_left_out_and_refused_is_merged():
+    one, other = Progress(refused={"a": "first", "b": "x"}), Progress(refused={"a": "later"})
+    for n in range(6):
+        (one if n % 2 else other).leave_out(n, str(n))
+    for both in (one.merge(other), other.merge(one)):
+        assert both.left_out == 6
+        assert both.named == [(n, str(n)) for n in range(progress.FEW)]
+        assert both.refused.keys() == {"a", "b"}
+    assert one.merge(other).refused["a"] == "first"
 
 
 # Memory -------------------------------------------------------------------------------------------

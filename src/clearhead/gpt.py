@@ -31,7 +31,8 @@ from clearhead.tokens import Tokenizer
 
 FORMAT = "clearhead TinyGPT"
 VERSION = 1
-BOX = Path(__file__).parent / "models"  # what comes with clearhead
+BOX = Path(__file__).parent / "models"  # what comes with clearhead,
+IN_THE_BOX = "tiny-en"  # and what of it is taken where nobody says
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 
 
@@ -256,8 +257,7 @@ class TinyGPT(nn.Module):
 
         folder = Path(folder)
         if not folder.exists():
-            known = sorted(place.name for place in BOX.glob("*/"))
-            if str(folder) not in known:
+            if str(folder) not in (known := models_in_the_box()):
                 what = f"there is no such folder, nor such a model in the box ({', '.join(known)})"
                 raise FileNotFoundError(errno.ENOENT, what, str(folder))
             folder = BOX / folder
@@ -280,6 +280,11 @@ class TinyGPT(nn.Module):
         _check_weights(folder / WEIGHTS, weights, model.state_dict())
         model.load_state_dict({name: weight.float() for name, weight in weights.items()})
         return model.eval()
+
+
+def models_in_the_box() -> list[str]:
+    """The names of the models that come with clearhead."""
+    return sorted(place.name for place in BOX.glob("*/"))
 
 
 def _check_tensor(tokens: object) -> None:

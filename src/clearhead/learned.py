@@ -17,15 +17,15 @@ from torch import Tensor
 from clearhead import __version__
 from clearhead.engine import Attended
 from clearhead.files import json_text, make_directory, write_files
-from clearhead.gpt import BOX, TinyGPT
+from clearhead.gpt import BOX, IN_THE_BOX, TinyGPT
 from clearhead.map import AttentionMap
 from clearhead.probe import PERIOD, REPEATS, probe_heads
 from clearhead.stats import HeadStats
 from clearhead.views import plots
+from clearhead.views.heads import CAVEAT, share
 from clearhead.views.labels import readable
 from clearhead.views.terminal import Terminal, curve
 
-MODEL = "tiny-en"
 SENTENCE = "Kubla Khan, Kubla Khan, where is Kubla Khan?"
 PICTURE, NUMBERS = "trained_heads.png", "trained.json"
 PAIRS = 4  # heads in the picture
@@ -83,9 +83,10 @@ def compare(text: str | None, seed: int = 0) -> Change:
 
     Raises ValueError for a text that is too short or too long.
     """
-    model = TinyGPT.load(BOX / MODEL)  # by its path: a folder of that name here is another model
+    folder = BOX / IN_THE_BOX  # by its path: a folder of that name here is another model
+    model = TinyGPT.load(folder)
     if model.tokenizer is None:
-        raise ValueError(f"{BOX / MODEL} has lost its tokenizer.json: install clearhead again")
+        raise ValueError(f"{folder} has lost its tokenizer.json: install clearhead again")
     tokens = model.tokenizer.encode(SENTENCE if text is None else text)
     if not 2 <= len(tokens) <= model.config.context:
         raise ValueError(
@@ -140,7 +141,7 @@ def heads_of(model: TinyGPT, tokens: Sequence[int]) -> Heads:
 def table(change: Change) -> list[str]:
     """Every head in a line: before | after."""
     lines = [
-        f"{MODEL}: {change.sizes}",
+        f"{IN_THE_BOX}: {change.sizes}",
         f"{len(change.tokens)} tokens: {_pieces(change.tokens)}",
         f"ceiling of a mean entropy: ln(T!)/T = {change.ceiling:.3f} nats",
         "",
@@ -151,7 +152,7 @@ def table(change: Change) -> list[str]:
     for name, was, now in _pairs(change):
         entropies = (f"{x.entropy:.3f} ({x.entropy / change.ceiling:4.0%})" for x in (was, now))
         weights = "  ".join(
-            f"{_share(getattr(was, key))}   {_share(getattr(now, key))}  " for key in FIGURES
+            f"{share(getattr(was, key)):>4}   {share(getattr(now, key)):>4}  " for key in FIGURES
         )
         shares = [row / math.log(i) if i > 1 else None for i, row in enumerate(now.rows, start=1)]
         lines.append(f"  {name:>4}  {'  '.join(entropies)}    {weights} {curve(shares)}")
@@ -163,7 +164,7 @@ def table(change: Change) -> list[str]:
         f"{REPEATS} times: perfect is {PERFECT:.2f}, as the first time has nothing to look back to",
         "(inspect leaves its rows out: perfect is 1), equal attention 0.02. each row:",
         "entropy along the text, full height being the ceiling. A head is layer.head, from 0.",
-        "Attention shows where a head reads, not why the model answers.",
+        CAVEAT,
     ]
 
 
@@ -171,10 +172,6 @@ def _pieces(tokens: Sequence[str], most: int = 84) -> str:
     """The tokens with bars between them; of a long text both ends."""
     line = "|".join(readable(token, 20) for token in tokens)
     return line if len(line) <= most else f"{line[: most - 25]} ... {line[-20:]}"
-
-
-def _share(x: float | None) -> str:
-    return "  - " if x is None else f"{x:.2f}".replace("0.", " .", 1)
 
 
 def _pairs(change: Change) -> list[tuple[str, HeadFigures, HeadFigures]]:
@@ -193,7 +190,7 @@ def shown_heads(change: Change) -> dict[int, str]:
         if getattr(figures[0], key) is None:
             continue
         best = max(range(len(figures)), key=lambda n: getattr(figures[n], key))
-        what = f"{what}: {_share(getattr(figures[best], key)).strip()}"
+        what = f"{what}: {share(getattr(figures[best], key))}"
         shown.setdefault(best, what)
     moved = (change.trained.maps - change.untrained.maps).abs().sum(dim=-1).mean(dim=-1) / 2
     for n in moved.argsort(descending=True, stable=True).tolist():
@@ -217,7 +214,7 @@ def picture(change: Change) -> bytes:
     T = len(change.tokens)
     figure = plots.heatmap_grid(
         torch.stack(maps).numpy(), change.tokens,
-        f"What training changed: heads of {MODEL} before, and beside it after",
+        f"What training changed: heads of {IN_THE_BOX} before, and beside it after",
         visible=torch.ones(T, T).tril().bool().numpy(), titles=titles,
     )  # fmt: skip
     return plots.png_bytes(figure)
@@ -226,7 +223,8 @@ def picture(change: Change) -> bytes:
 def results(change: Change) -> dict[str, object]:
     """Every number of a head, at full precision."""
     return {
-        "clearhead": __version__, "torch": torch.__version__, "model": MODEL, "sizes": change.sizes,
+        "clearhead": __version__, "torch": torch.__version__, "model": IN_THE_BOX,
+        "sizes": change.sizes,
         "tokens": list(change.tokens), "seed": change.seed, "entropy_unit": "nats",
         "ceiling": change.ceiling,
         "heads": [

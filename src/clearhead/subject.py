@@ -21,10 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clearhead.gpt import BOX, CONFIG, FORMAT, TinyGPT
+from clearhead.gpt import BOX, CONFIG, FORMAT, IN_THE_BOX, TinyGPT, models_in_the_box
 from clearhead.run.words import delimiters_of, pieces_of
 
-IN_THE_BOX = "tiny-en"
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16,
           "float64": torch.float64}  # fmt: skip
 LONGEST = 1 << 20  # tokens: a tokenizer that knows no end says 1e30
@@ -134,15 +133,14 @@ def find(name: str | None, device: str = "cpu", dtype: str | None = None) -> Sub
     folder = Path(BOX / IN_THE_BOX if name is None else name)
     if folder.is_dir():
         found = _in_folder(folder, name or IN_THE_BOX)
-    elif name is not None and (BOX / name).is_dir() and "/" not in name:
+    elif name in models_in_the_box():
         found = _in_folder(BOX / name, name)
     elif name is not None and ":" in name:
         found = _made_by(name)
     else:
-        known = ", ".join(sorted(place.name for place in BOX.glob("*/")))
         raise ValueError(
             f"{name} is no folder and no package.module:factory; without a name it is the model in "
-            f"the box ({known})"
+            f"the box ({', '.join(models_in_the_box())})"
         )
     found.model.eval()
     try:
