@@ -3,13 +3,13 @@
 import torch
 from hypothesis import HealthCheck, Phase, settings
 
-LONGER = 1  # a long run has so many times the cases, and others each time
+LONGER = 1.0  # a long run has so many times the cases, and others each time
 
 
 def some(n: int) -> settings:
     """n random cases: small ones as they come, so no time is spent on shrinking them."""
     return settings(
-        max_examples=n * LONGER, deadline=None, derandomize=LONGER == 1, database=None,
+        max_examples=max(1, int(n * LONGER)), deadline=None, derandomize=LONGER <= 1, database=None,
         phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck),
     )  # fmt: skip
 
