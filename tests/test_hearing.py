@@ -7,6 +7,7 @@ import shutil
 import sys
 import threading
 import types
+import warnings
 from typing import ClassVar
 
 import pytest
@@ -17,7 +18,7 @@ from torch.nn import functional as F
 from zoo import observed
 
 import clearhead as ch
-from clearhead.capture import observe
+from clearhead.capture import AttentionInputs, observe
 
 # torch's own import of its compiler warns of its scripts.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
@@ -49,6 +50,11 @@ class Block(nn.Module):
 class ByHand(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return torch.softmax(x @ x.transpose(-1, -2), dim=-1) @ x
+
+
+class Plain(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(x, x, x)
 
 
 class Stack(nn.Module):
@@ -171,7 +177,11 @@ def test_a_compiled_transformers_model_is_heard(name):
     model, inputs = zoo.build(name), {**zoo.feed(name), "use_cache": False}
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     with torch.no_grad():
-        compiled(**inputs)
+        expected = compiled(**inputs)[0]
+        torch._dynamo.reset()
+        with observe(compiled):  # compiled meanwhile
+            assert torch.equal(compiled(**inputs)[0], expected)
+        compiled(**inputs)  # anew, as transformers' own lookup of a function is back
         made = graphs()
         run = observed(compiled, lambda model: model(**inputs))
         assert graphs() == made
@@ -227,17 +237,36 @@ def test_scripts_and_traces_are_heard(kind, where):
     assert all(call.check.ok for call in run.calls)
 
 
-def test_scripts_and_traces_can_be_made_meanwhile():
-    model, attend = stack(), nn.MultiheadAttention(16, 2, batch_first=True).eval()
-    with torch.no_grad():
-        expected, graph = model(text()), str(torch.jit.trace(model, (text(),)).graph)
-        with observe(model) as run:
-            traced = torch.jit.trace(model, (text(),))  # which checks itself
-            script = torch.jit.script(attend)
-        assert torch.equal(traced(text()), expected)
-        assert torch.equal(script(*[text()] * 3)[0], attend(*[text()] * 3)[0])
-        assert str(traced.graph).count("aten::") == graph.count("aten::")
-    assert run.n_calls >= 3
+@pytest.mark.parametrize("weights", [True, False])
+def test_scripts_and_traces_can_be_made_meanwhile(weights):
+    class Attends(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.mha = nn.Embedding(20, 16), nn.MultiheadAttention(16, 2)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            x = self.embed(ids)
+            return self.mha(x, x, x, need_weights=weights)[0]
+
+    model, ids = Attends().eval(), torch.tensor([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])
+
+    def trace():
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            traced = torch.jit.trace(model, (ids,))  # which checks itself
+        nodes = [node.kind() for node in traced.inlined_graph.nodes()]
+        return traced, nodes, sorted(str(one.message) for one in told)
+
+    _, *expected = trace()
+    with observe(model) as run:
+        traced, *found = trace()
+        script = torch.jit.script(nn.MultiheadAttention(16, 2))
+    assert found == expected
+    assert torch.equal(traced(ids), model(ids))
+    x = model.embed(ids)
+    assert script(x, x, x)[0].shape == x.shape
+    assert run.n_calls >= 1
+    assert all(call.check.ok for call in run.calls)
 
 
 @pytest.mark.parametrize("strict", [True, False])
@@ -368,12 +397,11 @@ def test_what_was_replaced_meanwhile_stays():
     def mine(*args, **kwargs):
         return ch.attention(*args, **kwargs)
 
-    table, before = Ours.ATTEND, Ours.ATTEND["ours"]
+    model.table = {"one": ch.attention, "other": ch.attention}
     with torch.no_grad(), observe(model):
         model(text())
-        table["ours"] = mine
-    assert table["ours"] is mine
-    table["ours"] = before
+        model.table["one"] = mine
+    assert model.table == {"one": mine, "other": ch.attention}
 
 
 # Nothing is left behind, nobody is disturbed ------------------------------------------------------
@@ -413,14 +441,19 @@ def test_observers_that_overlap_hear_all_the_same():
 
 def test_what_somebody_puts_in_between_hears_nothing_twice():
     """Who replaces a function of ours, and puts it back when we are gone."""
-    model = stack(1)
-    with torch.no_grad(), observe(model):
+    model = ByHand()
+
+    def told(module, args, kwargs, result):
+        q = args[0][:, None]
+        return AttentionInputs(q, q, q, ch.Rule(scale=1.0), result[:, None])
+
+    with torch.no_grad(), observe(model, adapters={ByHand: told}):
         model(text())
         ours, plain = nn.Module.__call__, nn.Module.__dict__["_wrapped_call_impl"]
         nn.Module.__call__ = lambda *args, **kwargs: ours(*args, **kwargs)
     nn.Module.__call__ = ours
     try:
-        with torch.no_grad(), observe(model) as run:
+        with torch.no_grad(), observe(model, adapters={ByHand: told}) as run:
             model(text())
         assert run.n_calls == 1
         assert len(run.sites) == 1
@@ -466,6 +499,84 @@ def test_counters_do_not_count_the_looking():
             model(text())
     assert run.n_calls == 3
     assert counted.get_total_flops() == plain.get_total_flops()
+
+
+def test_modes_do_not_see_the_looking():
+    from torch.overrides import TorchFunctionMode
+
+    class Counting(TorchFunctionMode):
+        n = 0
+
+        def __torch_function__(self, function, kinds, args=(), kwargs=None):
+            self.n += 1
+            return function(*args, **(kwargs or {}))
+
+    model, counts = stack(), []
+    for watched in (contextlib.nullcontext(), observe(model)):
+        with torch.no_grad(), watched, Counting() as counting:
+            model(text())
+        counts.append(counting.n)
+    assert counts[0] == counts[1]
+
+
+def test_warnings_that_were_shown_once_are_not_shown_again():
+    """To catch one, Python forgets which it has shown: only the first observation does that."""
+    with torch.no_grad():
+        with observe(model := stack(1)):
+            model(text())
+        with warnings.catch_warnings(record=True) as shown:
+            warnings.simplefilter("default")
+            for _ in range(2):
+                with observe(model):
+                    model(text())
+                warnings.warn("once", stacklevel=1)
+        assert len(shown) == 1
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_jagged_tensors_are_heard():
+    """Theirs is a function of torch's Python, which calls kernels of its own."""
+    parts = [torch.randn(4, 2, 8), torch.randn(6, 2, 8)]
+    with torch.no_grad():
+        x = torch.nested.nested_tensor(parts, layout=torch.jagged).transpose(1, 2)
+        model = Plain()
+        expected = model(x)
+        with observe(model) as run:
+            assert torch.equal(model(x).values(), expected.values())
+    assert run.calls[0].check.ok
+    assert run.stats[0].rows.tolist() == [10, 10]
+
+
+def test_somebodys_own_in_place_of_torchs_is_heard(monkeypatch):
+    def theirs(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None):
+        return torch.softmax(q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5, dim=-1) @ v
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", theirs)
+    run = observed(Plain(), lambda model: model(text()[:, None]))
+    assert run.calls[0].check.ok
+    assert F.scaled_dot_product_attention is theirs
+
+
+def test_what_backward_computes_again_is_not_heard():
+    """With its backward inside the model's own call."""
+    from torch.utils.checkpoint import checkpoint
+
+    class Steps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = Block()
+
+        def forward(self, x: Tensor) -> Tensor:
+            out = checkpoint(self.layer, x, use_reentrant=False)
+            out.sum().backward()
+            return self.layer.qkv.weight.grad
+
+    def step(model):
+        model.zero_grad()
+        return model(text())
+
+    run = observed(Steps(), step)
+    assert run.n_calls == 1
 
 
 def test_a_default_device_changes_nothing():

@@ -1,7 +1,10 @@
 """The operators and functions through which models attend, and who reads each."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
+from importlib import import_module
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -18,6 +21,7 @@ Reader = Callable[..., AttentionInputs]
 Only = Callable[[tuple[Any, ...], Mapping[str, Any]], bool]
 
 NEED_WEIGHTS = 15  # where multi_head_attention_forward takes it
+JAGGED = "torch.nested._internal.ops"  # tensors whose attention is a function of torch's Python
 REFUSED = {  # functions that attend and are not read
     "torch.nn.attention.flex_attention": ("flex_attention",),
     "flash_attn": ("flash_attn_func", "flash_attn_varlen_func", "flash_attn_with_kvcache"),
@@ -48,12 +52,17 @@ def functions(by_name: bool) -> list[tuple[Function, Reader, Only | None]]:
         (engine.attention, inputs.of_engine, None),
         (engine.output, inputs.of_engine, None),
     ]
+    if by_name or isinstance(F.scaled_dot_product_attention, FunctionType):  # somebody's own
+        found += [(F.scaled_dot_product_attention, inputs.of_sdpa, None)]
     if by_name:
         found += [
-            (F.scaled_dot_product_attention, inputs.of_sdpa, None),
             (torch._native_multi_head_attention, modules.of_native, None),
             (torch._transformer_encoder_layer_fwd, modules.of_encoder_layer, None),
         ]
+    with suppress(ImportError):  # tensors of its kind may be there before it is
+        import_module(JAGGED)
+    jagged = loaded(JAGGED, ("jagged_scaled_dot_product_attention",))
+    found += [(f, inputs.of_sdpa, None) for f in jagged]
     for module, names in REFUSED.items():
         found += [(f, refusing(f.__name__), None) for f in loaded(module, names)]
     return found

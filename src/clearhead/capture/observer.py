@@ -176,7 +176,7 @@ class Observer:
     # What is heard --------------------------------------------------------------------------------
 
     def hears(self) -> bool:
-        return self._open and bool(self._thread.stack)
+        return self._open and bool(self._thread.stack) and not _in_backward()
 
     def called(
         self, go_on: Callable[..., Any], module: nn.Module, args: tuple[Any, ...],

@@ -7,6 +7,7 @@ or a trace, or code that was compiled before anybody listened. Its own kernel co
 import sys
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ class Operators:
 
     def __init__(self) -> None:
         self._library: Any = None
+        self._warns = True  # torch does so the first time
 
     @property
     def there(self) -> bool:
@@ -40,12 +42,14 @@ class Operators:
         if not self.there:
             return
         self._library = torch.library.Library("aten", "IMPL")
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "(?s).*Overriding a previously registered kernel")
+        with warnings.catch_warnings() if self._warns else nullcontext():
+            if self._warns:
+                warnings.filterwarnings("ignore", "(?s).*Overriding a previously registered kernel")
             for name, kernel in standing_before.items():
                 for key in _keys_of(f"aten::{name}"):
                     ours = _before(_kernel_of(f"aten::{name}", key), kernel)
                     self._library.impl(name, ours, key, with_keyset=True)
+        self._warns = False
 
     def undo(self) -> None:
         """Torch's own kernels are in their place again."""
