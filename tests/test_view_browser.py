@@ -205,7 +205,9 @@ def test_panning_pooling_and_keys(browser, address):
         settled(page)
         pad = page.locator(".pad").first.bounding_box()
         page.mouse.move(pad["x"] + 300, pad["y"] + 300)
-        page.mouse.wheel(0, -800)
+        for _ in range(4):  # a wheel turns in notches
+            page.mouse.wheel(0, -200)
+            page.wait_for_timeout(50)
         at_address(page, "w=")
         settled(page)
         before = page.evaluate("location.hash")
