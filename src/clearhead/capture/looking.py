@@ -128,15 +128,16 @@ def check(inputs: AttentionInputs, looked: Looked, seed: str) -> Check:
         seen = seen & ours.lse.isfinite().all(dim=1)  # and one that sees a NaN is NaN
         if not seen.any():
             continue
-        off, size, lost = _compared(inputs, rule, ours, seen, (i0, i1))
+        off, size, looked_into = _compared(inputs, rule, ours, seen, (i0, i1))
         # A score is a sum of products, and each rounds: large ones by more than a weight shows.
         # They are below |q| |k| times the scale, or the largest score where a bias is larger.
         products = max(_longest(inputs.q[:, :, i0:i1]) * longest, _largest_score(ours))
         rounded = 2 * torch.finfo(ours.lse.dtype).eps * products
         eps = ROUNDINGS[inputs.made.dtype.itemsize > 2] * torch.finfo(inputs.made.dtype).eps
         within = (eps + rounded) * size
-        if not (off <= within).all():  # found out only where somebody wants to know
-            within += SLACK * lost()
+        if not (off <= within).all():  # nearly always that is enough
+            terms, loss = looked_into()
+            within = (eps + rounded) * torch.maximum(size, terms) + SLACK * loss
         gap, rows = torch.maximum(gap, off), rows + int(seen.sum())
         allowed = torch.maximum(allowed, within)
     if not rows:
@@ -153,19 +154,18 @@ def check(inputs: AttentionInputs, looked: Looked, seed: str) -> Check:
 
 def _compared(
     inputs: AttentionInputs, rule: Rule, ours: Attended, seen: Tensor, span: tuple[int, int]
-) -> tuple[Tensor, Tensor, Callable[[], Tensor]]:
-    """Of some rows, for each channel of the output: the largest difference, how large it is, and
-    what finds out how much the model's dtype loses.
+) -> tuple[Tensor, Tensor, Callable[[], tuple[Tensor, Tensor]]]:
+    """Of some rows, for each channel of the output: the largest difference, the largest output, and
+    what finds out more.
 
-    It is as large as the largest sum_j p_ij |v_j|, of whose terms each is rounded; what `finish`
-    made of it is as large as it came out.
+    Which is the largest sum_j p_ij |v_j|, as each of its terms is rounded (the output again where
+    something was made of it), and what the model's dtype loses.
     """
     i0, i1 = span
     q, k, v = (x.detach() for x in (inputs.q[:, :, i0:i1], inputs.k, inputs.v))
     values = _by_query_head(v, q.shape[1])
-    both = torch.cat([values, values.abs()], dim=-1)
-    made_of, mass = _out_of_weights(AttentionMap(q, k, rule, lse=ours), both)
-    out, terms = made_of.chunk(2, dim=-1)
+    amap = AttentionMap(q, k, rule, lse=ours)
+    out, mass = _out_of_weights(amap, values)
     apart = float((mass + ours.sink_mass - 1).abs().amax(dim=1)[seen].max())
     if not apart <= 16 * torch.finfo(mass.dtype).eps * math.sqrt(k.shape[2]):
         raise Unreadable(f"the weights of a row sum to 1 only within {apart:.3g}")
@@ -176,12 +176,12 @@ def _compared(
     wide = torch.promote_types(made.dtype, torch.float32)
     exact = inputs.finish(out.to(wide), at)
 
-    def lost() -> Tensor:
+    def looked_into() -> tuple[Tensor, Tensor]:
         rough = inputs.finish(_dense(q, k, values, rule, made.dtype).to(wide), at)
-        return _largest(rough - exact, seen)
+        terms = _out_of_weights(amap, values.abs())[0] if inputs.finish is same else exact
+        return _largest(terms, seen), _largest(rough - exact, seen)
 
-    size = terms if inputs.finish is same else exact
-    return _largest(made.to(wide) - exact, seen), _largest(size, seen), lost
+    return _largest(made.to(wide) - exact, seen), _largest(exact, seen), looked_into
 
 
 def _longest(x: Tensor) -> float:
