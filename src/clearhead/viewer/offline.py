@@ -128,7 +128,7 @@ def estimate(run: Run) -> dict[tuple[str, int], int]:
             exact += 8 * B * H * T + sum(call.tensors[n].nbytes for n in ("q", "k"))
             exact += call.mask_bytes if rule.mask is None else rule.mask.numel()
             for side in OVERVIEWS:
-                z = level_of(T, S, side)
+                z = pyramid.level_within(T, S, side)
                 pixels = (-(-T >> z)) * (-(-S >> z))
                 maps[side] += B * (4 * len(call.kept_heads) * pixels + 4 * H * S)
                 if side == OVERVIEWS[0] and z > 1:
@@ -139,11 +139,6 @@ def estimate(run: Run) -> dict[tuple[str, int], int]:
         sizes = {("exact", OVERVIEWS[0]): exact + figures, **pooled, **sizes}
     frame = FRAME + 12 * sum(ids.numel() for ids in run.tokens.values())
     return {kind: frame + n * 4 // 3 for kind, n in sizes.items()}
-
-
-def level_of(T: int, S: int, side: int) -> int:
-    """The finest level of which the whole map is `side` pixels, a power of two, to a side."""
-    return max(0, (max(T, S, 1) - 1).bit_length() - (side - 1).bit_length())
 
 
 # Packing ------------------------------------------------------------------------------------------
@@ -198,14 +193,14 @@ class _Packed:
         if not info["hasMap"]:
             return found
         amap = self.atlas.open(name, where).map
-        z = level_of(info["T"], info["S"], self.side)
+        z = pyramid.level_within(info["T"], info["S"], self.side)
         if self.kind == "exact":
             found["packed"] = self._exact(amap)
         else:
             info |= {"finest": z, "exact": False}
             found["received"] = self._add(pyramid.received(amap, lambda done: None))
         if z > 1 or self.kind == "pooled":
-            pooled = {reduce: _overview(amap, reduce, z) for reduce in pyramid.REDUCE}
+            pooled = {reduce: pyramid.exact_level(amap, reduce, z) for reduce in pyramid.REDUCE}
             n, m = pooled["max"].shape
             found["overview"] = {"z": z, "rows": n, "columns": m} | {
                 reduce: self._add(codes) for reduce, codes in pooled.items()
@@ -269,17 +264,6 @@ def _hiding(bias: Tensor | None) -> Tensor | None:
     hidden = bias <= torch.finfo(bias.dtype).min
     wide = bias if bias.dtype == torch.float64 else bias.float()
     return wide.masked_fill(hidden, -torch.inf)
-
-
-def _overview(amap: AttentionMap, reduce: str, z: int) -> NDArray[np.uint16]:
-    """All pixels of a level of a map (1, 1, T, S)."""
-    T, S = amap.shape[-2:]
-    rows = [
-        np.concatenate([pyramid.exact_tile(amap, reduce, z, ty, tx)
-                        for tx in range(pyramid.n_tiles(S, z))], axis=1)
-        for ty in range(pyramid.n_tiles(T, z))
-    ]  # fmt: skip
-    return np.concatenate(rows)[: -(-T >> z), : -(-S >> z)]
 
 
 def _plain(text: str) -> str:

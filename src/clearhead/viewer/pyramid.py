@@ -28,17 +28,20 @@ REDUCE = ("max", "mean")
 Step = Callable[[float], None]
 
 
+def level_within(T: int, S: int, side: int) -> int:
+    """The finest level at which a map has `side` pixels, a power of two, to a side at most."""
+    return max(0, (max(T, S, 1) - 1).bit_length() - (side - 1).bit_length())
+
+
 def top_level(T: int, S: int) -> int:
     """The level at which the whole map is one tile."""
-    return max(0, (max(T, S, 1) - 1).bit_length() - (TILE - 1).bit_length())
+    return level_within(T, S, TILE)
 
 
 def base_level(T: int, S: int) -> int:
     """The level that a pass over the map makes: 0 for a map of up to 4096, else 3 or more."""
-    size = max(T, S, 1)
-    if size <= FINEST:
-        return 0
-    return max(3, (size - 1).bit_length() - (FINEST - 1).bit_length())
+    z = level_within(T, S, FINEST)
+    return max(3, z) if z else 0
 
 
 def n_tiles(size: int, z: int) -> int:
@@ -56,7 +59,19 @@ def exact_tile(amap: AttentionMap, reduce: str, z: int, ty: int, tx: int) -> Cod
     rows, cols = (
         (min(t * side, size), min((t + 1) * side, size)) for t, size in ((ty, T), (tx, S))
     )
-    return _padded(_codes(*_pixels(amap, rows, cols, z, reduce), rows, cols, z, reduce))
+    return _padded(_exact(amap, reduce, z, rows, cols))
+
+
+def exact_level(amap: AttentionMap, reduce: str, z: int) -> Codes:
+    """All pixels of a level of a map (1, 1, T, S), from its weights."""
+    T, S = amap.shape[-2:]
+    return _exact(amap, reduce, z, (0, T), (0, S))
+
+
+def _exact(
+    amap: AttentionMap, reduce: str, z: int, rows: tuple[int, int], cols: tuple[int, int]
+) -> Codes:
+    return _codes(*_pixels(amap, rows, cols, z, reduce), rows, cols, z, reduce)
 
 
 def levels(amap: AttentionMap, reduce: str, step: Step, threads: int = 1) -> dict[int, Codes]:
