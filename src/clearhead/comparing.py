@@ -26,7 +26,7 @@ from torch import Tensor
 
 from clearhead.moments import bin_edges
 from clearhead.run import Run, load
-from clearhead.run.calls import those
+from clearhead.run.calls import head_place, those
 from clearhead.stats import HeadStats
 
 GRAIN = 0.01  # of 1, or of the means where they are larger; tables show two decimals
@@ -144,7 +144,7 @@ def _sort_key(row: HeadChange, name: str) -> Any:
         at = row.left_at or 0
         return at, -abs(row.effects[at] or 0.0)
     if name == "head":  # 3.10 comes after 3.9
-        return tuple(map(int, row.head.split(".")))
+        return head_place(row.head)
     value: float = row.as_dict()[name]
     return -abs(value) if name in ("effect", "moved") else -value
 

@@ -19,14 +19,13 @@ from clearhead.engine import Attended, attention
 from clearhead.engine.tiles import weights_
 from clearhead.map import AttentionMap
 from clearhead.rule import Rule
-from clearhead.run.calls import Check
+from clearhead.run.calls import FIGURES, Check
 from clearhead.stats import HeadStats
 
 BLOCK = 16  # neighboring rows that are sampled together
 CHECKED, TOGETHER = 64, 32  # rows that are compared in a call, and in one piece
 SLACK = 4  # times what the dense way loses
 ROUNDINGS = {True: 16, False: 2}  # of an output, in float32 and wider, and in half precision
-FIGURES = ("lse", "lse_low", "entropy", "max_score", "mean_key", "visible", "sink_mass")
 
 Spans = list[tuple[int, int]]
 

@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from clearhead.map import AttentionMap
-from clearhead.run.calls import COLUMNS, Call, Check, HeadRecord, Heads, head_places
+from clearhead.run.calls import COLUMNS, Call, Check, HeadRecord, Heads, head_place
 from clearhead.run.files import CALL, STATS, TOKENS, Stored, StoredCall, read_stats, read_tokens
 from clearhead.run.format import RUN, check_of, read_json
 from clearhead.run.joining import Joined, join
@@ -119,7 +119,7 @@ class Run:
     def _joined(self, name: str, head: int | None, call: int | None, sequence: int) -> Joined:
         modules = {module for module, _ in self.sites}
         if name not in modules and head is None and call is None:
-            ((layer, head),) = head_places([name])
+            layer, head = head_place(name)
             if layer >= len(self.sites):
                 raise ValueError(f"there is no layer {layer}; there are {len(self.sites)}")
             return self._of_layer(layer, head, sequence)

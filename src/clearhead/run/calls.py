@@ -274,12 +274,9 @@ def those(known: Iterable[str], given: str) -> str:
     return f"{begin} {', '.join(names)}"
 
 
-def head_places(names: Iterable[str]) -> list[tuple[int, int]]:
+def head_place(name: str) -> tuple[int, int]:
     """ "3.5" -> (3, 5). Raises ValueError for what names no head."""
-    found = []
-    for name in names:
-        layer, dot, head = name.partition(".")
-        if not (dot and layer.isdecimal() and head.isdecimal()):
-            raise ValueError(f"a head is named by its layer and number, such as 3.5; got {name!r}")
-        found.append((int(layer), int(head)))
-    return found
+    layer, dot, head = name.partition(".")
+    if not (dot and layer.isdecimal() and head.isdecimal()):
+        raise ValueError(f"a head is named by its layer and number, such as 3.5; got {name!r}")
+    return int(layer), int(head)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from clearhead.views.heads import _line, number, share
+from clearhead.views.heads import _line, csv_of, number, share
 from clearhead.views.labels import columns, folded, readable
 from clearhead.views.terminal import curve
 
@@ -44,7 +42,7 @@ def record(comparison: Comparison) -> dict[str, Any]:
 
 
 def csv_text(comparison: Comparison) -> str:
-    """A line a head under a header, an empty cell for None; always valid UTF-8.
+    """A line a head, as CSV.
 
     What there is of each run has a column for each, such as "mean step-400".
     """
@@ -55,11 +53,7 @@ def csv_text(comparison: Comparison) -> str:
             pairs = zip(comparison.names, row[what], strict=True)
             line |= {f"{what} {name}": value for name, value in pairs}
         lines.append(line)
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, list(lines[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
-    return buffer.getvalue().encode("utf-8", "backslashreplace").decode("utf-8")
+    return csv_of(list(lines[0]), lines)
 
 
 # The table ----------------------------------------------------------------------------------------

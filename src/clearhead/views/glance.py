@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from clearhead.run.calls import head_place
 from clearhead.views.heads import named, share
 from clearhead.views.inline import escaped_text
 from clearhead.views.labels import readable
@@ -17,7 +18,8 @@ def overview(found: Sequence[Row]) -> list[str]:
     """The layer x head map, a table whose cells are colored by entropy."""
     layers: dict[int, dict[int, Row]] = {}
     for row in found:
-        layers.setdefault(row["layer"], {})[int(row["head"].split(".")[-1])] = row
+        layer, head = head_place(row["head"])
+        layers.setdefault(layer, {})[head] = row
     widest = max((max(heads) + 1 for heads in layers.values()), default=0)
     small = widest > 12
     lines = [

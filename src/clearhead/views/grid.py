@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from clearhead.run.calls import head_place
 from clearhead.run.looks import Looks, Places
 from clearhead.views.heads import named, proof, rows, share, sizes, standouts
 from clearhead.views.inline import Axis, axes_of, pooled_map, pooling
@@ -125,7 +126,7 @@ def heads_figure(run: Run) -> Figure:
 
 
 def _place(row: Row, layers: Sequence[int]) -> tuple[int, int]:
-    return layers.index(row["layer"]), int(row["head"].split(".")[-1])
+    return layers.index(row["layer"]), head_place(row["head"])[1]
 
 
 def _say(

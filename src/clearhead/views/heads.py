@@ -9,11 +9,11 @@ import csv
 import io
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from clearhead.run.calls import COLUMNS as FIELDS
-from clearhead.run.calls import those
+from clearhead.run.calls import head_place, those
 from clearhead.views.labels import columns, readable
 
 if TYPE_CHECKING:
@@ -65,11 +65,16 @@ def rows(run: Run) -> list[dict[str, Any]]:
 
 
 def csv_text(run: Run) -> str:
-    """The records as CSV with a header, an empty cell for None; always valid UTF-8."""
+    """The records as CSV."""
+    return csv_of(FIELDS, rows(run))
+
+
+def csv_of(fields: Sequence[str], records: Iterable[Row]) -> str:
+    """Records as CSV with a header, an empty cell for None; always valid UTF-8."""
     buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, FIELDS, lineterminator="\n")
+    writer = csv.DictWriter(buffer, fields, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows(run))
+    writer.writerows(records)
     return buffer.getvalue().encode("utf-8", "backslashreplace").decode("utf-8")
 
 
@@ -104,7 +109,7 @@ def in_order(found: Sequence[Row], sort: str | None = None) -> list[Row]:
     there = [row for row in found if row[key] is not None]
     upward = key in (*WORDS, "head", "layer", "index")
     if key == "head":  # 3.10 comes after 3.9
-        there.sort(key=lambda row: _place(row["head"]), reverse=turned)
+        there.sort(key=lambda row: head_place(row["head"]), reverse=turned)
     else:
         there.sort(key=lambda row: row[key], reverse=turned == upward)
     return there + [row for row in found if row[key] is None]
@@ -127,10 +132,6 @@ def _prominence(row: Row) -> tuple[int, float]:
     if named(row) and mass is not None and row["role"] != "broad":
         return 0, -mass / max(equal or 0.0, FLOOR)
     return 1 if named(row) else 2, math.inf if entropy is None else entropy
-
-
-def _place(head: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in head.split("."))
 
 
 # Words for a run ----------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from clearhead.run.calls import head_place
 from clearhead.views.heads import token_texts
 from clearhead.views.labels import columns, escaped, is_invisible, readable, thinned
 
@@ -102,7 +103,7 @@ def axes_of(
 ) -> tuple[Axis, Axis]:
     """The queries and the keys of the map of a head in a text."""
     S = seen.shape[-1]
-    layer = int(name.split(".")[0])
+    layer, _ = head_place(name)
     cross = any(call.cross for call in run.calls if call.layer == layer)
     texts = token_texts(run, sequence, batch)
     at = run.positions(name, sequence=sequence).tolist()

@@ -5,15 +5,13 @@ As a table on a terminal, as records for --json, as CSV, and as a part of the re
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from clearhead.run.looks import Looks, Places, Spans
-from clearhead.views.heads import CAVEAT, proof, share, token_texts
+from clearhead.views.heads import CAVEAT, csv_of, proof, share, token_texts
 from clearhead.views.inline import escaped_text
 from clearhead.views.labels import folded, readable
 from clearhead.views.style import LEVELS
@@ -51,12 +49,8 @@ def record(run: Run, looks: Looks) -> dict[str, Any]:
 
 
 def csv_text(run: Run, looks: Looks) -> str:
-    """The records as CSV with a header."""
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, FIELDS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows(run, looks))
-    return buffer.getvalue().encode("utf-8", "backslashreplace").decode("utf-8")
+    """The records as CSV."""
+    return csv_of(FIELDS, rows(run, looks))
 
 
 def table(run: Run, looks: Looks, top: int = 8, width: int | None = None) -> list[str]:
