@@ -278,14 +278,13 @@ def test_about_and_grid_say_what_there_is(running):
 def test_a_head_says_its_rule_and_where_its_rows_stand(running):
     plain = record(running, "/api/plain/0.1")
     assert plain["rule"] == "causal"
-    assert (plain["zmax"], plain["base"], plain["offset"], plain["rowAt"]) == (1, 0, 0, None)
+    assert (plain["zmax"], plain["base"], plain["rowAt"]) == (1, 0, None)
     assert (plain["hasMap"], plain["queryTexts"], plain["keyTexts"]) == (True, True, True)
     sampled = record(running, "/api/sampled/0.1")
     assert sampled["rowAt"] == list(range(3, L, 7))
     assert sampled["rule"] == "causal"
     odd = record(running, "/api/odd/0.1")
-    assert odd["rule"] == "causal, window 50, ALiBi, a learned sink"
-    assert odd["note"] == "scale 0.9, softcap 2"
+    assert odd["rule"] == "causal, window 50, ALiBi, a learned sink, softcap 2"
     cross = record(running, "/api/cross/0.1")
     assert (cross["cross"], cross["T"], cross["S"]) == (True, 37, 270)
     assert record(running, "/api/plain/1.0?seq=1")["T"] == 20
@@ -324,6 +323,7 @@ def test_search_finds_tokens_and_what_runs_over_several(running):
     over = [n for n in range(L - 1) if text[n : n + 2] == ["the", "</script>"]
             or text[n : n + 2] == [" the", "</script>"]]  # fmt: skip
     assert places("the%3C/script") == over
+    assert places("\\ud800") == [n for n, t in enumerate(text) if t == "\ud800"]  # as it is shown
     assert places("nowhere") == []
 
 

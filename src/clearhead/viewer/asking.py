@@ -3,7 +3,7 @@
 import json
 import re
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from numpy.typing import NDArray
@@ -37,7 +37,7 @@ def query(request: Request, *names: str) -> dict[str, str]:
     return found
 
 
-def number(given: Any, name: str, default: int | None) -> Any:
+def number(given: Mapping[str, str], name: str, default: int | None) -> Any:
     """A whole number from 0 up, or the default. Raises Refused."""
     value = given.get(name)
     if value is None:
@@ -47,10 +47,10 @@ def number(given: Any, name: str, default: int | None) -> Any:
     return int(value)
 
 
-def needed(query: dict[str, str], name: str) -> int:
-    if name not in query:
+def needed(given: Mapping[str, str], name: str) -> int:
+    if name not in given:
         raise Refused(400, f"{name} is missing")
-    return int(number(query, name, 0))
+    return int(number(given, name, None))
 
 
 def reduced_by(name: str) -> str:

@@ -133,8 +133,7 @@ class Endpoints:
     async def tile(self, request: Request) -> Response:
         asked = self._asked(request, query(request, "seq", "batch"))
         reduce = reduced_by(request.path_params["reduce"])
-        z, ty, tx = (number(request.path_params, name, None) for name in ("z", "ty", "tx"))
-        assert z is not None and ty is not None and tx is not None
+        z, ty, tx = (needed(request.path_params, name) for name in ("z", "ty", "tx"))
         key = ("tile", *asked.key, reduce)
         found = self._kept(key, z, ty, tx)
         if found is None:
@@ -206,14 +205,14 @@ class Endpoints:
 
     async def row(self, request: Request) -> Response:
         asked = self._asked(request, query(request, "seq", "batch"))
-        i = number(request.path_params, "i", 0)
+        i = needed(request.path_params, "i")
         return await self._array(
             request, None, lambda job: asked.atlas.row(asked.head, i, asked.where)
         )
 
     async def column(self, request: Request) -> Response:
         asked = self._asked(request, query(request, "seq", "batch"))
-        j = number(request.path_params, "j", 0)
+        j = needed(request.path_params, "j")
         return await self._array(
             request, None, lambda job: asked.atlas.column(asked.head, j, asked.where)
         )

@@ -182,7 +182,7 @@ class _Packed:
     def _text(self, where: Where) -> dict[str, Any]:
         texts = self.atlas.texts(where)
         n = self.atlas.tokens(where, 0, 0)
-        ids = [self._pieces.setdefault(_plain(text), len(self._pieces)) for text in texts]
+        ids = [self._pieces.setdefault(text, len(self._pieces)) for text in texts]
         return {"seq": where.seq, "batch": where.batch, "ids": ids, "total": len(ids),
                 "cross": n["cross"], "known": n["known"]}  # fmt: skip
 
@@ -264,10 +264,6 @@ def _hiding(bias: Tensor | None) -> Tensor | None:
     hidden = bias <= torch.finfo(bias.dtype).min
     wide = bias if bias.dtype == torch.float64 else bias.float()
     return wide.masked_fill(hidden, -torch.inf)
-
-
-def _plain(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 # In a notebook ------------------------------------------------------------------------------------

@@ -20,9 +20,9 @@ from torch import Tensor
 from clearhead.engine import Attended
 from clearhead.map import AttentionMap
 from clearhead.run import Run
-from clearhead.run.calls import FIGURES, Call
+from clearhead.run.calls import FIGURES, Call, head_place
 from clearhead.viewer.pyramid import base_level, top_level
-from clearhead.viewer.words import MARKS, rule_words, score_words
+from clearhead.viewer.words import MARKS, rule_words
 from clearhead.views import heads
 
 MAPS = 32  # heads that are held open
@@ -143,12 +143,12 @@ class Atlas:
     # Texts --------------------------------------------------------------------------------------
 
     def texts(self, where: Where) -> list[str]:
-        """The text of each token of a sequence; none where the tokens are not known."""
-        ids = self.run.tokens.get(where.seq)
-        if ids is None or where.batch >= len(ids):
-            return []
-        pieces = self.run.pieces
-        return [pieces.get(n, f"#{n}") for n in ids[where.batch].tolist()]
+        """The text of each token of a sequence; none where the tokens are not known.
+
+        What UTF-8 cannot carry, lone surrogates, is spelled out.
+        """
+        texts = heads.token_texts(self.run, where.seq, where.batch)
+        return [text.encode("utf-8", "backslashreplace").decode("utf-8") for text in texts]
 
     def tokens(self, where: Where, first: int, stop: int | None) -> dict[str, Any]:
         texts = self.texts(where)
@@ -157,7 +157,7 @@ class Atlas:
             raise Refused(413, f"at most {TOKENS} tokens a request; got {stop - first}")
         if first > stop or first > len(texts):
             raise Refused(400, f"from {first} to {stop} is no span of the {len(texts)} tokens")
-        some = [_text(text) for text in texts[first:stop]]
+        some = texts[first:stop]
         return {
             "from": first, "to": first + len(some), "total": len(texts), "known": bool(texts),
             "queries": some, "keys": some, "cross": False,
@@ -183,22 +183,18 @@ class Atlas:
         if mapped:
             opened = self.open(name, where)
             T, S = opened.map.shape[-2:]
-            positions, rule = opened.positions, opened.map.rule
-            offset = opened.map._bound._offsets[0]
+            positions = opened.positions
         else:
             last = calls[-1]
             positions = torch.cat([_positions(call) for call in calls])
-            T, S, rule = len(positions), last.key_start + last.shape[4], last.rule
-            offset = int(positions[0]) if T else 0
+            T, S = len(positions), last.key_start + last.shape[4]
         L = len(self.texts(where))
         cross = calls[0].cross
         plain = bool((positions == torch.arange(T)).all())
         return {
             "head": name, "T": T, "S": S, "zmax": top_level(T, S), "base": base_level(T, S),
-            "cross": cross, "rowAt": None if plain else positions.tolist(), "offset": offset,
-            "hasMap": mapped, "rule": rule_words(calls[0].rule if mapped else rule),
-            "note": score_words(rule), "module": calls[0].module, "sampled": any(
-                call.rows is not None for call in calls),
+            "cross": cross, "rowAt": None if plain else positions.tolist(), "hasMap": mapped,
+            "rule": rule_words(calls[0].rule),
             "queryTexts": bool(T) and int(positions[-1]) < L,
             "keyTexts": S == L if cross else 0 < S <= L,
             "seq": where.seq, "batch": where.batch, "command": None if mapped else self.command,
@@ -206,7 +202,7 @@ class Atlas:
         }  # fmt: skip
 
     def has_map(self, name: str, where: Where) -> bool:
-        _, h = _place(name)
+        _, h = head_place(name)
         return all(c.has_map and h in c.kept_heads for c in self._calls_of(name, where))
 
     def open(self, name: str, where: Where) -> Opened:
@@ -228,7 +224,7 @@ class Atlas:
 
     def figures(self, name: str, where: Where) -> Floats:
         """entropy, normalized entropy, largest weight and number of visible keys: (4, T)."""
-        _, h = _place(name)
+        _, h = head_place(name)
         parts = []
         for call in self._calls_of(name, where):
             found = {n: call.tensors[n][where.batch, h] for n in FIGURES}
@@ -298,13 +294,13 @@ class Atlas:
         return sorted(found, key=lambda one: -one["weight"])
 
     def _links(self, name: str, where: Where) -> bool:
-        layer, h = _place(name)
+        layer, h = head_place(name)
         calls = [c for c in self._calls.get(where.seq, ()) if c.layer == layer and not c.cross]
         return bool(calls) and all(c.has_map and h in c.kept_heads for c in calls)
 
     def _calls_of(self, name: str, where: Where) -> list[Call]:
         """The calls of a head's layer in a sequence, by their rows. Raises Refused."""
-        layer, _ = _place(name)
+        layer, _ = head_place(name)
         if name not in self._heads:
             raise Refused(404, f"there is no head {name}; there are {_several(list(self._heads))}")
         found = [call for call in self._calls.get(where.seq, ()) if call.layer == layer]
@@ -320,16 +316,6 @@ class Atlas:
 def _positions(call: Call) -> Tensor:
     rows = torch.arange(call.shape[3]) if call.rows is None else call.rows
     return rows + call.first_row
-
-
-def _place(name: str) -> tuple[int, int]:
-    layer, _, head = name.partition(".")
-    return int(layer), int(head)
-
-
-def _text(text: str) -> str:
-    """What UTF-8 cannot carry, lone surrogates, spelled out."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _several(names: list[Any]) -> str:

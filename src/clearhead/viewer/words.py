@@ -1,10 +1,11 @@
 """Words of the viewer: what the metrics mean, who may see whom, how tokenizers spell spaces."""
 
 from clearhead.rule import Rule
+from clearhead.run.words import SPACES
 from clearhead.views.heads import READS, UNNAMED
 
 ROLES = {**{name: f"reads {what}" for name, what in READS.items()}, **UNNAMED}
-MARKS = str.maketrans({"Ġ": " ", "▁": " ", "Ċ": "\n"})  # how tokenizers spell white space
+MARKS = str.maketrans({**dict.fromkeys(SPACES, " "), "Ċ": "\n"})  # how tokenizers spell white space
 
 # What the grid can be colored by. low and high are the ends of the scale, None those of the heads.
 METRICS = [
@@ -28,7 +29,7 @@ METRICS = [
 
 
 def rule_words(rule: Rule) -> str:
-    """Who may see whom, in a few words."""
+    """Who may see whom, and what else a score is made of, in a few words."""
     said = ["causal" if rule.causal else "sees both ways"]
     if isinstance(rule.window, tuple):
         said.append(f"window {rule.window[0]} before, {rule.window[1]} after")
@@ -37,12 +38,6 @@ def rule_words(rule: Rule) -> str:
     also = {"segments": "documents", "key_mask": "padding", "mask": "a mask", "bias": "a bias",
             "alibi": "ALiBi", "sinks": "a learned sink"}  # fmt: skip
     said += [word for name, word in also.items() if getattr(rule, name) is not None]
-    return ", ".join(said)
-
-
-def score_words(rule: Rule) -> str:
-    """How a score is formed, where that is not the usual way."""
-    said = [] if rule.scale is None else [f"scale {rule.scale:.4g}"]
     if rule.softcap is not None:
         said.append(f"softcap {rule.softcap:g}")
     return ", ".join(said)

@@ -4,7 +4,7 @@
 //   kind                                   "served" or "packed"
 //   about(opts)                            { tabs: [...], version, metrics: [...] }
 //   grid(tab, opts)                        { layers, heads: [...], caveat }
-//   head(tab, head, where, opts)           { T, S, zmax, base, cross, hasMap, rule, note, ... }
+//   head(tab, head, where, opts)           { T, S, zmax, base, cross, hasMap, rule, rowAt, ... }
 //   tokens(tab, where, from, to, opts)     { from, to, total, queries, keys, cross }  at most 4096 a call
 //   search(tab, q, where, opts)            { positions, total }
 //   tile(tab, head, reduce, z, ty, tx, where, opts)       Uint16Array(65536), row by row
