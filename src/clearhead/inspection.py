@@ -25,7 +25,7 @@ from clearhead.probe import PERIOD, REPEATS, repeated_tokens
 from clearhead.roles import Evidence, gather, name_roles
 from clearhead.run import Run
 from clearhead.run.calls import Call
-from clearhead.run.evidence import evidence_of
+from clearhead.run.evidence import FIGURES, evidence_of
 from clearhead.run.looks import Looks
 from clearhead.subject import LONGEST, Subject, of_model
 from clearhead.views import heads
@@ -96,8 +96,7 @@ class Collector:
         if tokens is not None and (call.cross or tuple(tokens.shape) != (q.shape[0], k.shape[2])):
             tokens = None
         marks = None if tokens is None else self.subject.delimiters(tokens)
-        figures = {name: call.tensors[name].to(q.device) for name in
-                   ("entropy", "visible", "max_score", "sink_mass")}  # fmt: skip
+        figures = {name: call.tensors[name].to(q.device) for name in FIGURES}
         new = gather(
             amap, figures, None if tokens is None else tokens.to(q.device),
             None if marks is None else marks.to(q.device), cross=call.cross,
@@ -119,14 +118,16 @@ def glance(subject: Subject, tokens: Sequence[int]) -> Glance:
 
 
 def examine(
-    subject: Subject, windows: Sequence[Sequence[int]], asked: Asked, seen: Glance,
+    subject: Subject, windows: Sequence[Sequence[int]], asked: Asked, seen: Glance | None = None,
     progress: Iterable[Sequence[int]] | None = None,
 ) -> Run:  # fmt: skip
     """The run of a model over windows of tokens, with a role for each head.
 
-    `progress` is the windows again, handed on one by one by whoever shows how far it is. Raises
+    `seen` is the glance at them, of whoever has taken one already; `progress` the windows again,
+    handed on one by one by whoever shows how far it is. Raises
     ValueError where nothing can be observed and for layers and heads that there are none of.
     """
+    seen = seen or glance(subject, windows[0])
     better, source = beside(subject, asked, seen, sum(map(len, windows)))
     collector = Collector(subject)
     with observe(

@@ -291,8 +291,7 @@ def _run_or_model(place: str, text: str | None) -> "Run":
         return load(place)
     found = subject.find(place)
     windows = found.windows(inspection.TEXT if text is None else text)
-    seen = inspection.glance(found, windows[0])
-    return inspection.examine(found, windows, inspection.Asked(), seen)
+    return inspection.examine(found, windows, inspection.Asked())
 
 
 # plot ---------------------------------------------------------------------------------------------

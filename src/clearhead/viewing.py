@@ -127,8 +127,7 @@ def _boxed() -> "list[Tab]":
 
         found = subject.find(None)
         windows = found.windows(inspection.TEXT)[:1]
-        seen = inspection.glance(found, windows[0])
-        return inspection.examine(found, windows, inspection.Asked(keep="qk"), seen)
+        return inspection.examine(found, windows, inspection.Asked(keep="qk"))
 
     return [
         Tab("tiny-en", "tiny-en", tiny, KEEP.format("")),
