@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import {
-  between, clampView, fitView, LARGEST_CELL, levelFor, nearView, panBy, pixelOf, scaleOf, seenPart, TILE, tilesSeen, toPixel, topLevel, toToken, viewOfCell,
+  between, cellAt, clampView, fitView, LARGEST_CELL, levelFor, nearView, panBy, pixelOf, scaleOf, seenPart, TILE, tilesSeen, toPixel, toToken, viewOfCell,
   withinAncestor, zoomAbout,
 } from "../../src/clearhead/viewer/web/zoom.js";
 
@@ -54,12 +54,14 @@ test("panning moves the map with the hand", () => {
   near(now.py - was.py, -20);
 });
 
+test("a position is found where its row was kept", () => {
+  assert.deepEqual(cellAt({ T: 100, S: 100, rowAt: null }, 40), { i: 40, j: 40 });
+  assert.deepEqual(cellAt({ T: 4, S: 100, rowAt: [3, 10, 17, 24] }, 18), { i: 2, j: 18 });
+  assert.deepEqual(cellAt({ T: 4, S: 100, rowAt: [3, 10, 17, 24] }, 1), { i: 0, j: 1 });
+  assert.deepEqual(cellAt({ T: 30, S: 100, rowAt: null }, 200), { i: 29, j: 99 });
+});
+
 test("levels: no pixel of a tile is smaller than one of the device", () => {
-  assert.equal(topLevel(1, 1), 0);
-  assert.equal(topLevel(256, 256), 0);
-  assert.equal(topLevel(257, 1), 1);
-  assert.equal(topLevel(32768, 32768), 7);
-  assert.equal(topLevel(100000, 100000), 9);
   for (const w of [10, 799, 800, 801, 3000, 32768]) {
     for (const dpr of [1, 1.5, 2, 3]) {
       const z = levelFor({ x: 0, y: 0, w }, size, dpr, 7);

@@ -9,6 +9,7 @@ import { searchBox } from "./search.js";
 import { isAbort } from "./source.js";
 import { grouped, longWeight, shownToken } from "./ticks.js";
 import { tip } from "./tips.js";
+import { cellAt } from "./zoom.js";
 
 export function comparePlace(app) {
   return new ComparePlace(app);
@@ -31,7 +32,7 @@ class ComparePlace {
     this.legend = new Legend();
     this.words = el("p.seen", { "data-field": "compared" });
     this.problem = el("p.without", { hidden: true });
-    this.search = searchBox(app, { pick: (position) => this.shownMaps()[0].showCell(position, position) });
+    this.search = searchBox(app, { pick: (position) => { const { i, j } = cellAt(this.sides[0].info, position); this.shownMaps()[0].showCell(i, j); } });
     const zoom = (words, sign, act) => tip(el("button.icon", { type: "button", "aria-label": words, onclick: () => act(this.shownMaps()[0].keys()) }, sign), words);
     this.element = el("div.compare-place", null,
       el("div.tools-row", { role: "toolbar", "aria-label": "The two maps" }, el("span.heads", null, el("b.letter", null, "A"), this.picks[0].run, this.picks[0].head), el("span.heads", null, el("b.letter", null, "B"), this.picks[1].run, this.picks[1].head),
@@ -107,7 +108,7 @@ class ComparePlace {
     const [a, b] = this.sides;
     const bare = this.sides.find(({ info }) => !info.hasMap);
     const unlike = a.info.T !== b.info.T || a.info.S !== b.info.S;
-    const words = bare ? `${bare.tab.name} kept no q and k: there is no map of head ${bare.head} to compare. This keeps them: ${this.app.source.command(bare.tab.id)}`
+    const words = bare ? `${bare.tab.name} kept no q and k: there is no map of head ${bare.head} to compare. This keeps them: ${bare.tab.command}`
       : this.difference && unlike ? `A has ${grouped(a.info.T)} × ${grouped(a.info.S)} weights and B ${grouped(b.info.T)} × ${grouped(b.info.S)}: a difference needs two maps of one size. Side by side works.` : "";
     say(this.problem, words);
     this.problem.hidden = !words;

@@ -11,7 +11,7 @@ import { isAbort } from "./source.js";
 import { grouped, longWeight, shownToken } from "./ticks.js";
 import { receivedHeight } from "./track.js";
 import { tip } from "./tips.js";
-import { seenPart } from "./zoom.js";
+import { cellAt, seenPart } from "./zoom.js";
 
 export function headPlace(app) {
   return new HeadPlace(app);
@@ -280,9 +280,8 @@ class HeadPlace {
     return false;
   }
   jump(position) {
-    const { T, S } = this.shown.info;
-    const i = Math.min(T - 1, Math.max(0, position));
-    this.map.showCell(i, Math.min(S - 1, i + (S - T)));
+    const { i, j } = cellAt(this.shown.info, position);
+    this.map.showCell(i, j);
   }
 
   async save(kind) {

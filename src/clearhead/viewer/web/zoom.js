@@ -52,11 +52,6 @@ export function panBy(view, size, dx, dy) {
   return { x: view.x - dx / s, y: view.y - dy / s, w: view.w };
 }
 
-// The smallest level that the whole map needs no more than `most` pixels for.
-export function topLevel(T, S, most = TILE) {
-  return Math.max(0, Math.ceil(Math.log2(Math.max(T, S, 1) / most)));
-}
-
 // The level whose pixels are no smaller than a pixel of the device, so that none is dropped.
 export function levelFor(view, size, dpr, zmax) {
   const tokens = 1 / (scaleOf(view, size) * dpr);
@@ -97,6 +92,12 @@ export function pixelOf(z, row, col, T, S) {
   const i0 = Math.floor(row / n) * n;
   const j0 = Math.floor(col / n) * n;
   return { i0, i1: Math.min(T, i0 + n), j0, j1: Math.min(S, j0 + n) };
+}
+
+// The cell in which a position of the text meets itself: its own row, or the last kept one before it, and its key.
+export function cellAt({ T, S, rowAt }, position) {
+  const i = rowAt ? rowAt.findLastIndex((at) => at <= position) : position;
+  return { i: Math.min(T - 1, Math.max(0, i)), j: Math.min(S - 1, Math.max(0, position)) };
 }
 
 // A view about one cell that shows `across` tokens.
