@@ -56,6 +56,27 @@ def test_names_are_unique() -> None:
     assert {name: count for name, count in names.items() if count > 1} == {}
 
 
+def test_what_is_exported_is_imported_and_each_style_has_its_element() -> None:
+    """By another module, or by a test that asks it something: else it is nobody's."""
+    texts = {path: path.read_text(encoding="utf-8") for path in MODULES}
+    asking = [path.read_text(encoding="utf-8") for path in (WEB.parent / "offline.py",
+              *(ROOT / "tests" / "web").iterdir()) if path.is_file()]  # fmt: skip
+    imported = {name for text in (*texts.values(), *asking)
+                for names in re.findall(r"^import \{([^}]*)\}", text, re.M)
+                for name in re.findall(r"[\w$]+", names)}  # fmt: skip
+    exported = {name for text in texts.values()
+                for name in re.findall(r"^export (?:async )?(?:function\*?|class|const) ([\w$]+)",
+                                       text, re.M)}  # fmt: skip
+    assert exported - imported == set()
+    page = "".join([*texts.values(), (WEB / "index.html").read_text(encoding="utf-8")])
+    for path in WEB.glob("*.css"):
+        rules = re.sub(r"/\*.*?\*/|\{[^{}]*\}", "", path.read_text("utf-8"), flags=re.S)
+        classes = set(re.findall(r"\.([a-z][\w-]*)", rules))
+        shades = {name for name in classes if re.fullmatch(r"s\d+", name)}  # token.js counts them
+        assert {name for name in classes - shades
+                if not re.search(rf"(?<![\w-]){name}(?![\w-])", page)} == set()  # fmt: skip
+
+
 def test_styles() -> None:
     modules = "".join(path.read_text(encoding="utf-8") for path in MODULES)
     for path in sorted(WEB.glob("*.css")):

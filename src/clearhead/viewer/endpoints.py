@@ -15,7 +15,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from clearhead import __version__
 from clearhead.viewer import pyramid
 from clearhead.viewer.asking import (
     HEAD,
@@ -33,8 +32,7 @@ from clearhead.viewer.asking import (
 from clearhead.viewer.jobs import Abandoned, Job, Workers
 from clearhead.viewer.places import Atlas, Refused, Where
 from clearhead.viewer.pyramid import Cache
-from clearhead.viewer.tabs import Tab
-from clearhead.viewer.words import METRICS, ROLES
+from clearhead.viewer.tabs import Tab, about
 
 BUDGET = 512 << 20  # bytes of tiles and curves that are kept
 
@@ -85,8 +83,7 @@ class Endpoints:
 
     async def about(self, request: Request) -> Response:
         query(request)
-        tabs = [tab.about() for tab in self.tabs.values()]
-        return json_of({"tabs": tabs, "version": __version__, "metrics": METRICS, "roles": ROLES})
+        return json_of(about(self.tabs.values()))
 
     async def grid(self, request: Request) -> Response:
         query(request)

@@ -19,7 +19,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clearhead import __version__
 from clearhead.cells import readable
 from clearhead.engine.tiles import LogSum
 from clearhead.files import write_files
@@ -27,8 +26,7 @@ from clearhead.map import AttentionMap
 from clearhead.run import Run
 from clearhead.viewer import bundle, pyramid
 from clearhead.viewer.places import Atlas, Where
-from clearhead.viewer.tabs import Tab
-from clearhead.viewer.words import METRICS, ROLES
+from clearhead.viewer.tabs import Tab, about
 from clearhead.views import heads
 
 MOST = 64 << 20  # bytes of a page, unless asked for more
@@ -100,11 +98,8 @@ def make_page(run: Run, name: str, command: str, most: int = MOST) -> Page:
         )
     kind, side = fits[0]
     packed = _Packed(Atlas(run, command), kind, side)
-    tab = Tab.of("run", name, run, command).about()
-    data = packed.data() | {
-        "about": {"tabs": [tab], "version": __version__, "metrics": METRICS, "roles": ROLES},
-        "grid": packed.grid(),
-    }  # fmt: skip
+    said = about([Tab.of("run", name, run, command)])
+    data = packed.data() | {"about": said, "grid": packed.grid()}
     code = bundle.script("main", START)
     text = bundle.page(f"{name} · clearhead", code, data, packed.blobs)
     return Page(text, kind, side, sizes.get(("exact", OVERVIEWS[0]), 0))

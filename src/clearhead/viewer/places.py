@@ -119,8 +119,7 @@ class Atlas:
         for row in rows:
             said = self.run.roles.get(row["head"], {})
             row |= {"does": heads.does(row, said), "lag": said.get("lag")}
-        layers = sorted({row["layer"] for row in rows})
-        return {"layers": layers, "heads": rows, "caveat": heads.CAVEAT}
+        return {"heads": rows}
 
     def where(self, seq: int | None, batch: int | None) -> Where:
         """A sequence, the first by default, and one of its batch elements. Raises Refused."""

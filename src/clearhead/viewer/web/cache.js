@@ -3,8 +3,7 @@
 
 const TILE_BYTES = 131072;
 
-// Tiles of any head, least recently used thrown away first. A tile is { codes, z, ty, tx }; painters
-// may hang what they made of it (a bitmap) on the tile itself: it goes when the tile goes.
+// Tiles of any head, least recently used thrown away first. A tile is { codes, z, ty, tx }.
 export class TileCache {
   constructor(source, budget = 96 * 1024 * 1024, parallel = 6) {
     this.source = source;
@@ -61,11 +60,6 @@ export class TileCache {
     });
   }
   forget(who) { this.want(who, { }, [], null, null); }
-  pending(who) {
-    let n = 0;
-    for (const job of this.waiting.values()) if (job.wanted.has(who)) n += 1;
-    return n;
-  }
 
   drop(job) {
     this.waiting.delete(job.key);
@@ -103,9 +97,7 @@ export class TileCache {
     this.kept.delete(key);
     this.kept.set(key, tile);
     while (this.kept.size > this.room) {
-      const [oldest, gone] = this.kept.entries().next().value;
-      this.kept.delete(oldest);
-      gone.bitmap?.close?.();
+      this.kept.delete(this.kept.keys().next().value);
     }
   }
 }
@@ -113,7 +105,7 @@ export class TileCache {
 const PAGE = 4096;
 
 // The tokens of one sequence, fetched in pages where they are looked at.
-export class TokenText {
+class TokenText {
   constructor(source, tab, where) {
     Object.assign(this, { source, tab, where, total: null, cross: false, pages: new Map(), asked: new Map(), watchers: new Set() });
   }

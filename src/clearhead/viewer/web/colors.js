@@ -17,7 +17,7 @@ const DIVERGING = {
 const BROKEN = { light: [196, 32, 112], dark: [255, 122, 178] }; // no number
 
 // OKLab (Ottosson 2020) to sRGB, each 0..255.
-export function rgbOf(L, a, b) {
+function rgbOf(L, a, b) {
   const l = (L + 0.3963377774 * a + 0.2158037573 * b) ** 3;
   const m = (L - 0.1055613458 * a - 0.0638541728 * b) ** 3;
   const s = (L - 0.0894841775 * a - 1.291485548 * b) ** 3;
@@ -48,11 +48,8 @@ export function placeOf(p, scale) {
   if (scale !== "log") return Math.min(1, Math.max(0, p));
   return p <= LOG_FLOOR ? 0 : Math.min(1, 1 - Math.log(p) / Math.log(LOG_FLOOR));
 }
-export function weightAt(place, scale) {
-  return scale === "log" ? LOG_FLOOR ** (1 - place) : place;
-}
 
-export const SHADES = 1024;
+const SHADES = 1024;
 const shadeTables = new Map();
 
 function shades(kind, dark) {
@@ -112,10 +109,6 @@ export function differencePixels(a, b, scale, dark, out = new Uint32Array(a.leng
 
 export function css([r, g, b]) { return `rgb(${r} ${g} ${b})`; }
 
-export function colorOf(p, { scale = "linear", dark = false } = {}) {
-  if (Number.isNaN(p)) return css(dark ? BROKEN.dark : BROKEN.light);
-  return css(ink(placeOf(p, scale), dark));
-}
 // Black or white, whichever reads better on the color of this weight.
 export function inkOn(p, { scale = "linear", dark = false } = {}) {
   const rgb = Number.isNaN(p) ? (dark ? BROKEN.dark : BROKEN.light) : ink(placeOf(p, scale), dark);

@@ -2,6 +2,7 @@
 // and the cross-hair itself, drawn over the map.
 import { decodeCode, HIDDEN } from "./codes.js";
 import { MONO } from "./figure.js";
+import { rankOf, totals } from "./ranking.js";
 import { grouped, shownToken } from "./ticks.js";
 import { TILE, toPixel } from "./zoom.js";
 
@@ -103,15 +104,8 @@ export class ExactCells {
 
 // The rank of key j within its row and how many keys the query may see. NaN = hidden.
 export function standing(row, j) {
-  const own = row[j];
-  let above = 0;
-  let visible = 0;
-  for (const p of row) {
-    if (Number.isNaN(p)) continue;
-    visible += 1;
-    if (p > own) above += 1;
-  }
-  return { rank: Number.isNaN(own) ? null : above + 1, visible, uniform: visible ? 1 / visible : 0 };
+  const visible = totals(row).seen;
+  return { rank: rankOf(row, j), visible, uniform: visible ? 1 / visible : 0 };
 }
 
 // What the picture itself says of a pixel: "hidden", or its weight to three digits.

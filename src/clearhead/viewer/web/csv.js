@@ -1,7 +1,7 @@
 // Numbers as comma-separated text (RFC 4180). A cell that a spreadsheet would run as a formula gets a
 // leading apostrophe: tokens are data.
 
-export function csvCell(value) {
+function csvCell(value) {
   if (value === null || value === undefined) return "";
   if (typeof value === "number") return Number.isNaN(value) ? "" : String(value);
   const text = /^[=+\-@\t\r]/.test(value) ? `'${value}` : String(value);

@@ -11,7 +11,7 @@ const CURVES = [
 ];
 
 export async function drawCurvesOnly(app, place, { tab, head, where, info }, signal) {
-  const command = app.source.command(tab.id);
+  const command = tab.command;
   renew(place,
     el("h1", null, `Head ${head}`),
     el("p", null, "This run kept the figures of every query, but not q and k: its weights cannot be computed again, so there is no map to walk through."),

@@ -1,24 +1,15 @@
 // Elements made in one line. Text is always text: nothing here, or anywhere, parses markup.
 
-const SVG = "http://www.w3.org/2000/svg";
-
 // el("button.quiet", { type: "button", "aria-label": "Zoom in", onclick: f }, "text", child, ...)
 export function el(tag, attributes, ...children) {
-  return filled(document.createElement(tag.split(".")[0]), tag, attributes, children);
-}
-
-export function svgEl(tag, attributes, ...children) {
-  return filled(document.createElementNS(SVG, tag.split(".")[0]), tag, attributes, children);
-}
-
-function filled(made, tag, attributes, children) {
-  const classes = tag.split(".").slice(1);
+  const [name, ...classes] = tag.split(".");
+  const made = document.createElement(name);
   if (classes.length) made.setAttribute("class", classes.join(" "));
-  for (const [name, value] of Object.entries(attributes ?? {})) {
+  for (const [key, value] of Object.entries(attributes ?? {})) {
     if (value === undefined || value === null || value === false) continue;
-    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-    else if (value === true) made.setAttribute(name, "");
-    else made.setAttribute(name, String(value));
+    if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
+    else if (value === true) made.setAttribute(key, "");
+    else made.setAttribute(key, String(value));
   }
   put(made, ...children);
   return made;
@@ -67,6 +58,10 @@ export function saveFile(name, blob) {
   link.click();
   link.remove();
   setTimeout(() => URL.revokeObjectURL(address), 10000);
+}
+
+export function pngOf(canvas) {
+  return new Promise((done, failed) => canvas.toBlob((blob) => (blob ? done(blob) : failed(new Error("this picture is too large for the browser"))), "image/png"));
 }
 
 // A file name that every system takes.

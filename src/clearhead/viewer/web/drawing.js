@@ -1,7 +1,7 @@
 // A list of rectangles, words and images that becomes a drawing (SVG) or a picture (PNG); and those of the
 // model and the token, as they are seen.
 import { canvasColors, css, ink, readableOn } from "./colors.js";
-import { saveFile } from "./dom.js";
+import { pngOf, saveFile } from "./dom.js";
 import { MONO } from "./figure.js";
 import { escapeXml } from "./picture.js";
 import { HIDDEN_SHADE, TEXT_SHADES } from "./ranking.js";
@@ -47,7 +47,7 @@ export class Drawing {
         pen.fillText(p.words, p.x, p.y);
       }
     }
-    return new Promise((done, failed) => canvas.toBlob((blob) => (blob ? done(blob) : failed(new Error("this picture is too large for the browser"))), "image/png"));
+    return pngOf(canvas);
   }
   async save(name, kind) {
     saveFile(`${name}.${kind}`, kind === "svg" ? new Blob([this.svg()], { type: "image/svg+xml" }) : await this.png());
@@ -58,7 +58,7 @@ export class Drawing {
 function foot(drawing, app, y) {
   const checked = app.tab().checked;
   drawing.text(EDGE, y, `${checked ? `checked: ${checked}` : "not checked"} · clearhead`, drawing.colors.muted, { size: 11 });
-  drawing.text(EDGE, y + 16, "Attention shows where a head reads, not why the model answers.", drawing.colors.muted, { size: 11 });
+  drawing.text(EDGE, y + 16, app.about.caveat, drawing.colors.muted, { size: 11 });
 }
 
 // The lines of text that are in the window, of every head beside each other.

@@ -3,7 +3,7 @@
 import { css, ink, readableOn } from "./colors.js";
 import { grouped } from "./ticks.js";
 
-export const UNNAMED_ROLES = ["unclear", "untested"];
+const UNNAMED_ROLES = ["unclear", "untested"];
 
 // Colors of roles, told apart by people who see fewer colors too (after Okabe and Ito), for light and dark.
 const ROLE_COLORS = {

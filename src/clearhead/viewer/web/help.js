@@ -39,7 +39,7 @@ export function helpSheet(app) {
     open(place = app.state.place) {
       const order = [place, ...Object.keys(KEYS).filter((each) => each !== place)];
       renew(body,
-        el("p.caveat", null, "Attention shows where a head reads, not why the model answers."),
+        el("p.caveat", null, app.about.caveat),
         el("div.keys", null, keys(order[0]), el("section", null, el("h2", null, "Everywhere"), el("dl.keylist", null, EVERYWHERE.map(([key, what]) => [el("dt", null, el("kbd", null, key)), el("dd", null, what)]))),
           order.slice(1).map(keys)),
         el("h2", null, "What the numbers mean"),

@@ -31,7 +31,7 @@ export class Legend {
   }
 }
 
-export function marksOf(scale, difference) {
+function marksOf(scale, difference) {
   if (!difference) return legendMarks(scale);
   return scale === "log" ? [[0, `B ${MOST_TIMES}×`], [0.5, "equal"], [1, `A ${MOST_TIMES}×`]] : [[0, "−1"], [0.25, "−.5"], [0.5, "0"], [0.75, ".5"], [1, "1"]];
 }

@@ -10,7 +10,6 @@ import { tokenPlace } from "./token.js";
 import { comparePlace } from "./compare.js";
 import { helpSheet } from "./help.js";
 
-export const CAVEAT = "Attention shows where a head reads, not why the model answers.";
 const NAMES = { model: "Model", head: "Head", token: "Token", compare: "Compare" };
 const MAKERS = { model: modelPlace, head: headPlace, token: tokenPlace, compare: comparePlace };
 
@@ -209,7 +208,7 @@ class App {
     return n + 1 < (this.tab().heads ?? 1) ? `${layer}.${n + 1}` : `${layer}.${Math.max(0, n - 1)}`;
   }
   proof(tab) {
-    renew(this.proofLine, el("span.checked", null, tab.checked ? `checked: ${tab.checked}` : "not checked"), " ", el("span.caveat", null, CAVEAT));
+    renew(this.proofLine, el("span.checked", null, tab.checked ? `checked: ${tab.checked}` : "not checked"), " ", el("span.caveat", null, this.about.caveat));
     const notes = tab.notes ?? [];
     if (notes.length) put(this.proofLine, " ", el("details.notes", null, el("summary", null, notes.length === 1 ? "1 note" : `${notes.length} notes`), notes.map((line) => el("span.note", null, line))));
   }

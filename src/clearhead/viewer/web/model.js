@@ -93,12 +93,7 @@ class ModelPlace {
     }
     this.paint();
     const still = grid.heads.find(({ head }) => head === (state.pick ?? this.resting));
-    this.rest((still ?? this.standout(grid.heads))?.head);
-  }
-  // A head worth a look at first: the clearest of the named.
-  standout(heads) {
-    const clear = (head) => (isNamed(head.role) && head.role !== "broad" ? (head.role_mass ?? 0) / Math.max(head.role_uniform ?? 0, 0.01) : -1);
-    return heads.reduce((best, head) => (clear(head) > clear(best) ? head : best), heads[0]);
+    this.rest(still?.head ?? this.app.firstHead());
   }
   rest(head) {
     const found = this.heads?.find((each) => each.head === head);
@@ -121,7 +116,7 @@ class ModelPlace {
     this.drawn = tab.keep !== "stats" && grid.heads.some(({ hasMap }) => hasMap !== false);
     const lacks = tab.keep === "stats" || grid.heads.every(({ hasMap }) => hasMap === false);
     this.missing.hidden = !lacks;
-    const command = this.app.source.command(tab.id);
+    const command = tab.command;
     if (lacks) renew(this.missing, el("p", null, "This run kept the figures and curves of its heads, not their q and k: there are no maps to walk through. ", command ? "This keeps them:" : ""), command ? el("pre", { tabindex: 0 }, el("code", null, command)) : null);
   }
 
@@ -169,7 +164,7 @@ class ModelPlace {
     renew(this.words,
       el("div", null, el("h2", null, "The numbers"), list(metricsOf(this.app).map(({ label, meaning }) => [label, `${meaning ?? ""}.`]))),
       roles.length ? el("div", null, el("h2", null, "The roles"), list(roles.map((role) => [role, `${roleWords(this.app, role)}.`])) ) : null,
-      grid.caveat ? el("p.caveat", null, grid.caveat) : null);
+      el("p.caveat", null, this.app.about.caveat));
   }
   picture(kind) {
     const metric = metricOf(this.app, this.state.color);

@@ -132,7 +132,6 @@ export function packedSource(said, bytesOf) {
       const { pyramid } = await opened(head, where);
       return { done: pyramid.done / pyramid.total, what: "computing weights" };
     },
-    command: () => said.about.tabs[0].command ?? "",
   };
 }
 

@@ -6,7 +6,7 @@ import { shortWeight } from "./ticks.js";
 import { levelFor, scaleOf, seenPart, TILE, tilesSeen, toPixel, withinAncestor } from "./zoom.js";
 
 const PICTURES = 220; // colored tiles kept: 256 KB each
-export const GRID_FROM = 8; // pixels a cell
+const GRID_FROM = 8; // pixels a cell
 export const NUMBERS_FROM = 34;
 
 export class MapPainter {

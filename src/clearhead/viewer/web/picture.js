@@ -2,6 +2,7 @@
 import { canvasColors, ink, css, legendMarks } from "./colors.js";
 import { csvText } from "./csv.js";
 import { decodeCode, HIDDEN } from "./codes.js";
+import { pngOf } from "./dom.js";
 import { mapRect, MONO } from "./figure.js";
 import { seenPart, TILE, tilesSeen } from "./zoom.js";
 
@@ -26,7 +27,7 @@ export async function figurePng(map, caption) {
     ctx.fillText(line.text, 8, layout.height + line.y, layout.width - 16);
   }
   if (map.painter.layers.length === 1) drawLegend(ctx, map, caption.scale, colors);
-  return new Promise((done, failed) => canvas.toBlob((blob) => (blob ? done(blob) : failed(new Error("this picture is too large for the browser"))), "image/png"));
+  return pngOf(canvas);
 }
 
 function drawLegend(ctx, { layout, app }, scale, colors) {

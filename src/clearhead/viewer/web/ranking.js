@@ -3,7 +3,7 @@
 export const TEXT_SHADES = 16; // shades above none
 export const HIDDEN_SHADE = 255;
 export const LEAST_TIMES = 8;
-export const SHADE_DECADES = 4; // of the logarithmic scale, below the largest
+const SHADE_DECADES = 4; // of the logarithmic scale, below the largest
 
 // The positions of the `most` largest weights above 0, the largest first, the earlier of equals first.
 export function largest(weights, most) {

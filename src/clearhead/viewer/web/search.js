@@ -22,7 +22,7 @@ export function matchFrom(positions, at, step) {
 
 // pick(position) shows one; at() is the position shown now; found(positions) is told all matches;
 // size() is how many positions there are. `q` of the address is kept where `address` is true.
-export function searchBox(app, { pick, at = () => -1, found = () => {}, size = () => Infinity, side = "keys" }) {
+export function searchBox(app, { pick, at = () => -1, found = () => {}, size = () => Infinity }) {
   let positions = [];
   let total = 0;
   let last = null;
@@ -73,9 +73,7 @@ export function searchBox(app, { pick, at = () => -1, found = () => {}, size = (
       say(count, "searching …");
       try {
         const answer = await app.source.search(app.tab().id, q, where, { signal: control.signal });
-        const mine = typeof side === "function" ? side() : side;
-        positions = answer[mine] ?? answer.positions;
-        total = answer.positions === positions ? answer.total : positions.length;
+        ({ positions, total } = answer);
         last = key;
       } catch (error) {
         if (!isAbort(error)) say(count, error.message);

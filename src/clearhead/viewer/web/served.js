@@ -1,8 +1,6 @@
 // The source of numbers of `clearhead view`: GET requests to the server that sent this page.
 
 export function servedSource(base = "/api") {
-  let commands = new Map();
-
   async function ask(path, query, signal) {
     const pairs = Object.entries(query ?? {}).filter(([, v]) => v !== undefined && v !== null);
     const search = pairs.length ? `?${new URLSearchParams(pairs)}` : "";
@@ -25,11 +23,7 @@ export function servedSource(base = "/api") {
 
   return {
     kind: "served",
-    async about(opts) {
-      const about = await json("about", null, opts);
-      commands = new Map(about.tabs.map((tab) => [tab.id, tab.command]));
-      return about;
-    },
+    about: (opts) => json("about", null, opts),
     grid: (tab, opts) => json(`${of(tab)}/grid`, null, opts),
     head: (tab, head, where, opts) => json(of(tab, head), where, opts),
     tokens: (tab, where, from, to, opts) => json(`${of(tab)}/tokens`, { ...where, from, to }, opts),
@@ -53,6 +47,5 @@ export function servedSource(base = "/api") {
     column: (tab, head, j, where, opts) => floats(`${of(tab, head)}/column/${j}`, where, opts),
     link: (tab, i, j, where, opts) => json(`${of(tab)}/link`, { i, j, ...where }, opts),
     progress: (tab, head, reduce, where, opts) => json(`${of(tab, head)}/progress/${reduce}`, where, opts),
-    command: (tab) => commands.get(tab) ?? "",
   };
 }

@@ -2,8 +2,8 @@
 // bytes inside one file; nothing else in web/ knows which one it is.
 //
 //   kind                                   "served" or "packed"
-//   about(opts)                            { tabs: [...], version, metrics: [...] }
-//   grid(tab, opts)                        { layers, heads: [...], caveat }
+//   about(opts)                            { tabs: [...], version, metrics: [...], roles, caveat }
+//   grid(tab, opts)                        { heads: [...] }
 //   head(tab, head, where, opts)           { T, S, zmax, base, cross, hasMap, rule, rowAt, ... }
 //   tokens(tab, where, from, to, opts)     { from, to, total, queries, keys, cross }  at most 4096 a call
 //   search(tab, q, where, opts)            { positions, total }
@@ -15,13 +15,12 @@
 //   column(tab, head, j, where, opts)      Float32Array(T); NaN = may not see it
 //   link(tab, i, j, where, opts)           [{ head, weight, score, rank, uniform }] largest first
 //   progress(tab, head, reduce, where, opts)              { done, what }
-//   command(tab)                           the command that would keep q and k
 //
 // where = { seq, batch }; opts = { signal }. A failure is an Error whose message is one line for people.
 
-export const SOURCE_METHODS = [
+const SOURCE_METHODS = [
   "about", "grid", "head", "tokens", "search", "tile", "cells", "rows", "received", "row", "column",
-  "link", "progress", "command",
+  "link", "progress",
 ];
 
 export function checkedSource(source) {

@@ -1,6 +1,6 @@
 // The address: all that is seen, as a hash, so that a link shows the same view. Pure functions.
 
-export const PLACES = ["model", "head", "token", "compare"];
+const PLACES = ["model", "head", "token", "compare"];
 
 const whole = (text) => {
   const n = Number(text);

@@ -1,7 +1,7 @@
 // The text itself, of any length, shaded: only the lines in the window exist. Up to four heads side by side
 // share one arrangement of lines, so they scroll as one; a strip beside them shows all of the text at once.
 import { calmly, el, perFrame } from "./dom.js";
-import { css, ink, readableOn } from "./colors.js";
+import { canvasColors, css, ink, readableOn } from "./colors.js";
 import { endsLine, lineAt, linesOf, linesSeen, overview, scrollFor, tokenParts } from "./arrange.js";
 import { HIDDEN_SHADE, TEXT_SHADES, shadeOf } from "./ranking.js";
 
@@ -206,18 +206,19 @@ export class TextView {
     if (!rows) return;
     Object.assign(this.canvas, { width: Math.round(wide * dpr), height: rows });
     const pen = this.canvas.getContext("2d");
+    const colors = canvasColors(this.dark);
     if (!this.lines) return;
     panes.forEach((pane, p) => {
       const found = overview(pane.values, this.starts, rows);
       const [left, width] = [Math.round((p * STRIP + 1) * dpr), Math.round((STRIP - 2) * dpr)];
       const shades = Array.from(found, (value) => shadeOf(value, pane.top, pane.scale));
-      for (let y = 0; y < rows; y += 1) if (shades[y] === HIDDEN_SHADE && y % Math.round(4 * dpr) < dpr) this.bar(pen, left, y, width, 1, this.dark ? "#3b454c" : "#d5d2c9");
+      for (let y = 0; y < rows; y += 1) if (shades[y] === HIDDEN_SHADE && y % Math.round(4 * dpr) < dpr) this.bar(pen, left, y, width, 1, colors.hatch);
       for (let level = 1; level <= TEXT_SHADES; level += 1) {
         pen.fillStyle = css(ink(level / TEXT_SHADES, this.dark));
         for (let y = 0; y < rows; y += 1) if (shades[y] === level) pen.fillRect(left, y - Math.floor(dpr / 2), width, Math.max(2, Math.round(2 * dpr)));
       }
     });
-    for (const [n, color] of [[this.marks.other, this.dark ? "#f0b48a" : "#b4500f"], [this.marks.chosen, this.dark ? "#8ccdf2" : "#0b4f7d"]]) {
+    for (const [n, color] of [[this.marks.other, this.dark ? "#f0b48a" : "#b4500f"], [this.marks.chosen, colors.accent]]) {
       if (n === undefined || n === null) continue;
       const y = Math.round(((lineAt(this.starts, n) + 0.5) / this.lines) * rows);
       this.bar(pen, 0, Math.min(rows - 2 * dpr, y - dpr), wide * dpr, 2 * dpr, color);

@@ -35,7 +35,7 @@ function showTip(element, text) {
   note.style.setProperty("top", `${below ? box.bottom + 6 : Math.max(4, box.top - own.height - 6)}px`);
 }
 
-export function hideTip() {
+function hideTip() {
   clearTimeout(timer);
   note?.classList.remove("shown");
 }

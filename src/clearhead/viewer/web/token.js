@@ -279,7 +279,7 @@ class TokenPlace {
   lacks(tab) {
     this.missing.hidden = this.mapped.length > 0;
     if (this.mapped.length) return;
-    const command = this.app.source.command(tab.id);
+    const command = tab.command;
     renew(this.missing, el("p", null, "This run kept the figures of its heads, not their q and k: which token reads which cannot be said. ", command ? "This keeps them:" : ""), command ? el("pre", { tabindex: 0 }, el("code", null, command)) : null);
   }
   rest(n, aloud) {

@@ -5,7 +5,7 @@ import { scaleOf } from "./zoom.js";
 import { MONO, trackRects } from "./figure.js";
 
 // How tall a value stands, 0..1. Received mass spans thousands and ones: its logarithm.
-export function entropyHeight() {
+function entropyHeight() {
   return { label: "entropy", marks: ["0", "1"], of: (v) => Math.min(1, Math.max(0, v)) };
 }
 export function receivedHeight(values) {
@@ -46,7 +46,7 @@ function shownPart(view, plot, rect, vertical) {
   return [start, start + (vertical ? rect.height : rect.width) / s];
 }
 
-export function drawTrack(ctx, view, plot, rect, values, height, colors, vertical) {
+function drawTrack(ctx, view, plot, rect, values, height, colors, vertical) {
   const length = Math.round(vertical ? rect.height : rect.width);
   const tall = vertical ? rect.width : rect.height;
   if (length < 2 || tall < 8) return;
