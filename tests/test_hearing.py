@@ -5,7 +5,6 @@ import functools
 import gc
 import shutil
 import sys
-import threading
 import types
 import warnings
 from typing import ClassVar
@@ -617,19 +616,6 @@ def test_a_fake_pass_is_no_pass():
             model(mode.from_tensor(text()))
     assert run.n_calls == 2
     assert run.notes == []
-
-
-def test_operators_are_heard_in_every_thread():
-    model = Held("partial")
-    with torch.no_grad(), observe(model) as run:
-        threads = [
-            threading.Thread(target=lambda: [model(text()) for _ in range(20)]) for _ in range(4)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert run.n_calls == 80
 
 
 def test_observing_again_and_again_leaves_no_memory():

@@ -951,14 +951,14 @@ def test_threads_lose_nothing():
     model(text())
     with torch.no_grad(), observe(model) as run:
         threads = [
-            threading.Thread(target=lambda: [model(text()) for _ in range(10)]) for _ in range(4)
+            threading.Thread(target=lambda: [model(text()) for _ in range(20)]) for _ in range(4)
         ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    assert run.n_calls == 40
-    assert run.stats[0].rows.tolist() == [40 * 18] * 2
+    assert run.n_calls == 80
+    assert run.stats[0].rows.tolist() == [80 * 18] * 2
 
 
 def rules(model: Mine, rule: ch.Rule, factor: float = 1.0):

@@ -332,7 +332,7 @@ def test_tokens_and_names_cannot_become_markup(tmp_path):
     assert said["pieces"][:4] == EVIL[:4] and "\\ud800" in said["pieces"]
     if NODE:
         (tokens,) = asked(page, tmp_path / "p.html", ["tokens", "run", {}, 0, 4])
-        assert tokens["queries"] == EVIL[:4]
+        assert tokens["texts"] == EVIL[:4]
 
 
 def test_a_page_loads_nothing_and_runs_only_what_its_hash_names():

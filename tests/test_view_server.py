@@ -296,13 +296,13 @@ def test_tokens_are_the_raw_texts_in_pages(running):
     ids = made("plain").tokens[0][0].tolist()
     texts = [TEXT[n].encode("utf-8", "backslashreplace").decode() for n in ids]
     found = record(running, "/api/plain/tokens?from=5&to=300")
-    assert found["queries"] == found["keys"] == texts[5:300]
+    assert found["texts"] == texts[5:300]
     assert (found["from"], found["to"], found["total"]) == (5, 300, L)
-    assert record(running, "/api/plain/tokens")["queries"] == texts
+    assert record(running, "/api/plain/tokens")["texts"] == texts
     assert record(running, "/api/plain/tokens?from=300&to=999")["to"] == L
-    assert record(running, f"/api/plain/tokens?from={L}")["queries"] == []
+    assert record(running, f"/api/plain/tokens?from={L}")["texts"] == []
     second = [TEXT[n] for n in made("padded").tokens[0][1].tolist()]
-    found = record(running, "/api/padded/tokens?batch=1")["queries"]
+    found = record(running, "/api/padded/tokens?batch=1")["texts"]
     assert found == [text.encode("utf-8", "backslashreplace").decode() for text in second]
     assert ask(running, "/api/empty/tokens")[0] == 404
 

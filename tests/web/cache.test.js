@@ -63,7 +63,7 @@ test("a failure is told, not asked again at once; a short tile is a failure", as
 
 test("texts come page by page, once", async () => {
   let asked = 0;
-  const source = { tokens: async (tab, where, from, to) => { asked += 1; const keys = Array.from({ length: Math.min(to, 5000) - from }, (_, n) => `k${from + n}`); return { from, to, total: 5000, queries: keys, keys }; } };
+  const source = { tokens: async (tab, where, from, to) => { asked += 1; const texts = Array.from({ length: Math.min(to, 5000) - from }, (_, n) => `k${from + n}`); return { from, to, total: 5000, texts }; } };
   const text = new TextCache(source).of("t", { seq: 0, batch: 0 });
   assert.equal(text.key(10), null);
   await text.need(0, 5000);

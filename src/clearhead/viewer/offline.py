@@ -176,10 +176,8 @@ class _Packed:
 
     def _text(self, where: Where) -> dict[str, Any]:
         texts = self.atlas.texts(where)
-        n = self.atlas.tokens(where, 0, 0)
         ids = [self._pieces.setdefault(text, len(self._pieces)) for text in texts]
-        return {"seq": where.seq, "batch": where.batch, "ids": ids, "total": len(ids),
-                "cross": n["cross"], "known": n["known"]}  # fmt: skip
+        return {"seq": where.seq, "batch": where.batch, "ids": ids}
 
     def _head(self, name: str, where: Where) -> dict[str, Any]:
         info = self.atlas.head(name, where)

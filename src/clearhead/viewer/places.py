@@ -157,10 +157,7 @@ class Atlas:
         if first > stop or first > len(texts):
             raise Refused(400, f"from {first} to {stop} is no span of the {len(texts)} tokens")
         some = texts[first:stop]
-        return {
-            "from": first, "to": first + len(some), "total": len(texts), "known": bool(texts),
-            "queries": some, "keys": some, "cross": False,
-        }  # fmt: skip
+        return {"from": first, "to": first + len(some), "total": len(texts), "texts": some}
 
     def search(self, where: Where, wanted: str) -> dict[str, Any]:
         """The tokens in which a piece of the running text begins; capitals count if it has any."""

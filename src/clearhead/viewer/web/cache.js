@@ -107,15 +107,15 @@ const PAGE = 4096;
 // The tokens of one sequence, fetched in pages where they are looked at.
 class TokenText {
   constructor(source, tab, where) {
-    Object.assign(this, { source, tab, where, total: null, cross: false, pages: new Map(), asked: new Map(), watchers: new Set() });
+    Object.assign(this, { source, tab, where, total: null, pages: new Map(), asked: new Map(), watchers: new Set() });
   }
   // The raw text of a token, or null while it is on its way (and then it is asked for).
-  key(j) { return this.token(j, "keys"); }
-  query(i) { return this.token(i, "queries"); }
-  token(n, side) {
+  key(j) { return this.token(j); }
+  query(i) { return this.token(i); }
+  token(n) {
     const page = this.pages.get(Math.floor(n / PAGE));
     if (!page) { this.need(n, n + 1).catch(() => {}); return null; }
-    return page[side]?.[n % PAGE] ?? page.queries[n % PAGE] ?? null;
+    return page.texts[n % PAGE] ?? null;
   }
   // Resolves when tokens from..to are there.
   need(from, to) {
@@ -128,7 +128,6 @@ class TokenText {
       if (!asked) {
         asked = this.source.tokens(this.tab, this.where, n * PAGE, (n + 1) * PAGE, {}).then((page) => {
           this.total = page.total;
-          this.cross = Boolean(page.cross);
           this.pages.set(n, page);
           this.asked.delete(n);
           this.watchers.forEach((watch) => watch());

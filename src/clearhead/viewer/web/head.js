@@ -299,5 +299,5 @@ class HeadPlace {
 function axisText(app, tab, where, info) {
   const text = app.texts.of(tab.id, where);
   const at = Array.isArray(info.rowAt) ? (i) => info.rowAt[i] : null;
-  return { query: (i) => text.query(at && !text.cross ? at(i) : i), key: (j) => text.key(j), at, watch: (call) => text.watch(call) };
+  return { query: (i) => text.query(at ? at(i) : i), key: (j) => text.key(j), at, watch: (call) => text.watch(call) };
 }

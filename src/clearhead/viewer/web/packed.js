@@ -72,8 +72,8 @@ export function packedSource(said, bytesOf) {
     async tokens(tab, where, from, to) {
       const text = textOf(where);
       const [a, b] = [Math.max(0, from), Math.min(to, from + LONGEST)];
-      const pieces = text.ids.slice(a, b).map((id) => said.pieces[id]);
-      return { from: a, to: a + pieces.length, total: text.total, known: text.known, cross: text.cross, queries: pieces, keys: pieces };
+      const texts = text.ids.slice(a, b).map((id) => said.pieces[id]);
+      return { from: a, to: a + texts.length, total: text.ids.length, texts };
     },
     async search(tab, q, where) {
       const text = textOf(where);

@@ -5,7 +5,7 @@
 //   about(opts)                            { tabs: [...], version, metrics: [...], roles, caveat }
 //   grid(tab, opts)                        { heads: [...] }
 //   head(tab, head, where, opts)           { T, S, zmax, base, cross, hasMap, rule, rowAt, ... }
-//   tokens(tab, where, from, to, opts)     { from, to, total, queries, keys, cross }  at most 4096 a call
+//   tokens(tab, where, from, to, opts)     { from, to, total, texts }  at most 4096 a call
 //   search(tab, q, where, opts)            { positions, total }
 //   tile(tab, head, reduce, z, ty, tx, where, opts)       Uint16Array(65536), row by row
 //   cells(tab, head, i0, i1, j0, j1, where, opts)         { weights, scores } Float32Array, at most 4096 cells
