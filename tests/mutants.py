@@ -20,6 +20,7 @@ def copies(old: str, new: str, *originals: ModuleType) -> list[ModuleType]:
         copy = ModuleType(original.__name__)  # by this name dataclasses look for their module
         exec(source.replace(old, new) if old else source, vars(copy))
         for before, now in zip(originals, made, strict=False):
+            vars(copy).update({name: now for name, value in vars(copy).items() if value is before})
             for name, value in vars(before).items():
                 if vars(copy).get(name) is value:
                     vars(copy)[name] = vars(now)[name]
