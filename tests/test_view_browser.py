@@ -222,6 +222,30 @@ def test_panning_pooling_and_keys(browser, address):
         page.keyboard.press("Escape")
 
 
+def test_what_says_how_far_a_picture_is_does_not_stand_between_hand_and_map(browser, address):
+    with opened(browser, address, "/#/head/0.0?tab=textbook") as page:
+        settled(page)
+        page.evaluate("document.querySelector('.veil').hidden = false")
+        box = page.locator(".veil").bounding_box()
+        page.mouse.move(box["x"] + 4, box["y"] + 4)
+        page.mouse.wheel(0, -800)
+        at_address(page, "w=")
+        settled(page)
+        until(page, "() => document.querySelector('.veil').hidden")
+
+
+def test_a_page_that_changes_its_size_under_way_arrives_where_it_was_sent(browser, address):
+    seen = "document.querySelector('[data-field=seen]').textContent"
+    with opened(browser, address, "/#/head/0.0?tab=textbook&x=3000&y=3000&w=2000") as page:
+        settled(page)
+        page.focus(".pad")
+        page.keyboard.press("End")
+        page.evaluate("document.querySelector('.mapview').style.marginTop = '40px'")
+        page.wait_for_timeout(300)
+        settled(page)
+        assert "keys 4,000–5,999 of" in page.evaluate(seen)
+
+
 def test_a_token_and_what_it_reads(browser, address, long):
     i = 2500
     with opened(browser, address, f"/#/token/{i}?tab=textbook&heads=0.0,0.2") as page:

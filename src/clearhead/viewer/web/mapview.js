@@ -85,7 +85,7 @@ export class MapView {
       canvas.width = Math.round(this.layout.width * this.dpr);
       canvas.height = Math.round(this.layout.height * this.dpr);
     }
-    if (this.view && before) this.view = this.goal = this.clamp(this.wasFit ? this.fit() : this.view);
+    if (this.view && before) this.view = this.goal = this.clamp(this.wasFit ? this.fit() : this.goal);
     this.paint();
     this.wantTiles();
     this.hooks.sized?.();
@@ -249,7 +249,10 @@ export class MapView {
     this.element.dataset.settled = String(this.missing === 0 && this.view === this.goal);
     this.paintOver();
     if (this.exact) this.ask();
-    if (this.missing === 0) this.ahead();
+    if (this.missing === 0) {
+      this.veil.hidden = !this.halted;
+      this.ahead();
+    }
   }
 
   // The picture without the cross-hair, on any context, `ratio` of its pixels to one of the page; the level of
