@@ -206,6 +206,15 @@ def mutated(name: str) -> SimpleNamespace:
     return judged(copies(*MUTANTS[name], *ENGINE))
 
 
+def test_a_true_copy_breaks_no_law(monkeypatch):
+    """Else a copy could break one by being a copy."""
+    monkeypatch.setattr(chance, "LONGER", 0.1)
+    copied = judged(copies("", "", *ENGINE))
+    assert copied.attention is not attention
+    for law in engine_laws.LAWS:
+        law(copied)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("law", engine_laws.LAWS, ids=lambda law: law.__name__)
 def test_the_laws_hold_in_a_long_run(law, monkeypatch):
