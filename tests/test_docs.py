@@ -44,13 +44,6 @@ def line_pattern(line: str) -> str:
     return ".*".join(re.escape(part) for part in line.split("..."))
 
 
-ALL = [
-    pytest.param(command, shown, id=f"{page.name}: {command}")
-    for page in PAGES
-    for command, shown in commands(page.read_text("utf-8"))
-]
-
-
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory) -> Path:
     """A copy of the checkout, so that the commands write there."""
@@ -70,23 +63,25 @@ def checkout(tmp_path_factory) -> Path:
     return copy
 
 
-@pytest.mark.parametrize(("command", "shown"), ALL)
-def test_a_command_shows_what_the_page_shows(command, shown, checkout):
-    if command.startswith("make "):
-        # Setting up has its own tests; this run must not test itself. What make would run is asked
-        # of make, and the build's command is then run.
-        if shutil.which("make") is None:
-            pytest.skip("make is not installed")
-        plan = run(["make", "--dry-run", *command.split()[1:]], cwd=checkout).stdout
-        if command == "make test":
-            assert "-m pytest" in plan
-            assert "mypy" in plan
-            return
-        assert "build.py" in plan
-        command = "python build.py"
-    path = os.pathsep.join([str(checkout / "bin"), os.environ["PATH"]])
-    done = run(["sh", "-c", command], cwd=checkout, PATH=path, PYTHONPATH=checkout / "src")
-    assert mismatch(shown, done.stdout.splitlines()) == ""
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_commands_of_a_page_show_what_it_shows(page, checkout):
+    """In the order in which they stand: some look at what those before them have made."""
+    for command, shown in commands(page.read_text("utf-8")):
+        if command.startswith("make "):
+            # Setting up has its own tests; this run must not test itself. What make would run is
+            # asked of make, and the build's command is then run.
+            if shutil.which("make") is None:
+                pytest.skip("make is not installed")
+            plan = run(["make", "--dry-run", *command.split()[1:]], cwd=checkout).stdout
+            if command == "make test":
+                assert "-m pytest" in plan
+                assert "mypy" in plan
+                continue
+            assert "build.py" in plan
+            command = "python build.py"
+        path = os.pathsep.join([str(checkout / "bin"), os.environ["PATH"]])
+        done = run(["sh", "-c", command], cwd=checkout, PATH=path, PYTHONPATH=checkout / "src")
+        assert mismatch(shown, done.stdout.splitlines()) == "", command
 
 
 def test_a_page_that_shows_something_else_is_caught():
