@@ -379,3 +379,20 @@ def test_in_a_notebook_links_stay_in_the_frame(browser, tmp_path):
             frame.click(f"nav.places >> text={place}")
             at_address(frame, f"#/{place.lower()}")
         assert torch.is_tensor(run.tokens[0]) and len(page.frames) == 2
+
+
+def test_the_colors_are_printed(browser, address):
+    """A browser leaves backgrounds out of what it prints, and here they are the figures."""
+    with opened(browser, address, "/#/model?tab=textbook") as page:
+        page.wait_for_selector("table a")
+        page.emulate_media(media="print")
+        kept = "(e) => [...document.querySelectorAll('main *')].map((e) => getComputedStyle(e).printColorAdjust)"
+        assert set(page.evaluate(kept)) == {"exact"}
+
+
+def test_the_report_fits_a_phone(browser, tmp_path):
+    """Words for the ear alone, too, stay within the table that is scrolled."""
+    page_of = tmp_path / "report.html"
+    run_of(*draw(B=1, H=12, T=9, S=9), Rule(causal=True)).report(page_of)
+    with opened(browser, page_of.as_uri(), viewport={"width": 360, "height": 740}) as page:
+        assert page.evaluate("document.documentElement.scrollWidth") == 360

@@ -69,7 +69,7 @@ def plan(training: Training, terminal: Terminal) -> None:
         f"text        {n_tokens:,} tokens, {len(training.corpus.held):,} more held back"
         if n_tokens else "text        none: random tokens that repeat",
         f"tokens      {seen:,} in {s.steps:,} steps of {s.batch * s.accumulate} rows of {s.context}"
-        + (f", {of_text / n_tokens:.1f} times the text" if n_tokens else ""),
+        + (f", {of_text / n_tokens:,.1f} times the text" if n_tokens else ""),
         f"time        about {duration(each * s.steps)} here, {each * 1e3:.0f} ms a step",
         f"memory      {_peak_memory() / 1e6:,.0f} MB at the peak of four steps",
         "nothing was written",

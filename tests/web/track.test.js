@@ -41,3 +41,13 @@ test("at any size the parts stay inside, and labels do not meet", () => {
     }
   }
 });
+
+test("a number over the map stays clear of the name of the curve beside it", () => {
+  const layout = figureLayout(396, 420);
+  const view = { x: 2152, y: 2152, w: 60, h: 60 };
+  const rect = mapRect(view, layout.plot, 32768, 32768);
+  const { columns } = axisLabels(view, layout, rect, { T: 32768, S: 32768, query: () => "q", key: () => "k" });
+  assert.ok(columns.length > 1);
+  const { row } = trackRects(layout, rect);
+  for (const { position, x } of columns) assert.ok(x + position.length * 3.3 < row.x, `${position} at ${x}, the curve at ${row.x}`);
+});

@@ -94,7 +94,7 @@ line-height:1.5;margin-right:3px;unicode-bidi:isolate;max-width:100%;overflow-wr
 .tokens .gap{background:none;color:var(--muted)}
 .caveat{border-left:3px solid var(--accent);padding-left:.8rem;font-weight:600}
 .missing{border-left:3px solid var(--warn);padding-left:.8rem}
-.scroll{overflow-x:auto;margin:0 -1.25rem;padding:2px 1.25rem}
+.scroll{position:relative;overflow-x:auto;margin:0 -1.25rem;padding:2px 1.25rem}
 .scroll:focus-visible{outline:2px solid var(--accent);outline-offset:-2px}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums}
 caption{text-align:left;color:var(--muted);font-size:.85rem;padding-bottom:.4rem}

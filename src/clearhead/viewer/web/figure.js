@@ -47,7 +47,8 @@ export function axisLabels(view, layout, rect, map) {
     .filter(({ y }) => y > rect.y - 1 && y < rect.y + rect.height + 1);
   const columns = ticks(part.c0, part.c1, s, columnRoom, map.S)
     .map((n) => ({ n, x: layout.plot.x + toPixel(view, layout.plot, n + 0.5, 0).px }))
-    .filter(({ x }) => x > rect.x - 1 && x < rect.x + rect.width + 1);
+    .filter(({ x }) => x > rect.x - 1 && x < rect.x + rect.width + 1)
+    .filter(({ n, x }) => each || !layout.tracks || x + (grouped(n).length * LETTER) / 2 < rect.x + rect.width + 4); // clear of the curve's name
   const letters = Math.floor((layout.left - 14) / LETTER);
   for (const row of rows) {
     row.position = grouped(map.at ? map.at(row.n) : row.n);

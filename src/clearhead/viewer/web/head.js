@@ -256,7 +256,7 @@ class HeadPlace {
     }
     this.pick.value = head;
     const now = grid.heads.find((h) => h.head === head);
-    say(this.role, now?.role_mass !== undefined && now.role_mass !== null ? `mass ${now.role_mass.toFixed(2)}, uniform ${(now.role_uniform ?? 0).toFixed(2)}` : "");
+    say(this.role, now?.role_mass !== undefined && now.role_mass !== null ? `mass ${now.role_mass.toFixed(2)}, equal ${(now.role_uniform ?? 0).toFixed(2)}` : "");
   }
   fillPlaces(tab, state) {
     const sequences = tab.sequences ?? [];

@@ -20,7 +20,7 @@ export class Readout {
       el("h3", null, "query"), this.query, el("h3", null, "key"), this.key,
       el("dl.figures", null,
         el("dt", null, "weight"), this.fields.weight, el("dt", null, "score"), this.fields.score,
-        el("dt", null, "rank"), this.fields.rank, el("dt", null, "uniform"), this.fields.uniform,
+        el("dt", null, "rank"), this.fields.rank, el("dt", null, "equal"), this.fields.uniform,
         el("dt", null, "entropy"), this.fields.entropy, el("dt", null, "received"), this.fields.received),
       this.pixel, this.go);
   }
