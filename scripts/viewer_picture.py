@@ -33,7 +33,8 @@ VIEWS = (
 DRAWN = """() => document.querySelector(".head-place .mapview")?.dataset.settled === "true" &&
     !document.querySelector("[aria-label=Pinned]").textContent.includes("…")"""
 PAGE = """<style>
-    body {{ margin: 16px; display: flex; gap: 20px; font: 18px/1.4 system-ui, sans-serif; color: #1b2a34 }}
+    body {{ margin: 16px; display: flex; gap: 20px;
+           font: 18px/1.4 system-ui, sans-serif; color: #1b2a34 }}
     h1 {{ font-size: 21px; margin: 0 0 4px 12px }} p {{ margin: 22px 8px; width: 350px }}
     img {{ display: block }}
 </style>{}"""

@@ -386,8 +386,10 @@ def test_the_colors_are_printed(browser, address):
     with opened(browser, address, "/#/model?tab=textbook") as page:
         page.wait_for_selector("table a")
         page.emulate_media(media="print")
-        kept = "(e) => [...document.querySelectorAll('main *')].map((e) => getComputedStyle(e).printColorAdjust)"
-        assert set(page.evaluate(kept)) == {"exact"}
+        kept = page.locator("main *").evaluate_all(
+            "all => all.map((e) => getComputedStyle(e).printColorAdjust)"
+        )
+        assert set(kept) == {"exact"}
 
 
 def test_the_report_fits_a_phone(browser, tmp_path):
