@@ -11,15 +11,15 @@ import pytest
 import torch
 from mutants import copies
 
-from clearhead import Rule, attention, bound, engine, rule, softmax
-from clearhead.engine import gradients, tiled, tiles
+from clearhead import Rule, attention, bound, engine, lags, rule, softmax
+from clearhead.engine import gradients, picks, tiled, tiles
 
-ENGINE = (rule, bound, softmax, tiles, tiled, gradients, engine)
+ENGINE = (lags, rule, bound, softmax, tiles, picks, tiled, gradients, engine)
 
 
 def judged(modules: Sequence[ModuleType] = ENGINE) -> SimpleNamespace:
     """The parts of an engine that the laws look at."""
-    rule, _, softmax, tiles, *_, engine = modules
+    _, rule, _, softmax, tiles, *_, engine = modules
     return SimpleNamespace(attention=engine.attention, Rule=rule.Rule, softmax=softmax, tiles=tiles)
 
 
@@ -62,10 +62,10 @@ MUTANTS = {
     ),
     "lowest bias not blocked": ("<= lowest)", "< lowest)"),
     "softcap after the bias": (
-        "        return scores\n\n\ndef _either",
+        "        return scores\n\n\ndef _behind",
         "        if rule.softcap is not None:\n"
         "            scores.div_(rule.softcap).tanh_().mul_(rule.softcap)\n"
-        "        return scores\n\n\ndef _either",
+        "        return scores\n\n\ndef _behind",
     ),
     "ALiBi the other way": (
         "back.to(scores.dtype), value=-1)",
@@ -110,9 +110,22 @@ MUTANTS = {
     "sink left out": ("l=alone.l + 1", "l=alone.l"),
     "sink in the largest score": ("max_score=max_score,", "max_score=part.m,"),
     "mean key within the tile": ("positions[j0:j1]", "positions[: j1 - j0]"),
-    "distance within the tile": ("- keys.to(dtype)", "- (keys - j0).to(dtype)"),
-    "distance with its sign": ("keys.to(dtype)).abs_()", "keys.to(dtype))"),
-    "distance by another's offset": ("own = own[b] if", "own = own[:1] if"),
+    "distance within the tile": (
+        "lead = i0 + self.offset - j0\n        near",
+        "near = lead = i0 + self.offset\n        near",
+    ),
+    "distance with its sign": ("lag.abs().to(dtype)", "lag.to(dtype)"),
+    "distance with its sign where offsets differ": (").abs_().to(dtype), 0", ").to(dtype), 0"),
+    "distance by another's offset": (
+        "own = self.positions(i0, i1)[b, None",
+        "own = self.positions(i0, i1)[:1, None",
+    ),
+    "no distance beyond that of a tile": ("abs(lead - near)", "0"),
+    "the next tile along a diagonal": ("self.rows + lead :]", "self.rows + lead + 1 :]"),
+    "a ceiling where the other side hides": (
+        "hides = _behind if behind else",
+        "hides = _behind if not behind else",
+    ),
     "no rescale of the distance": ("        part.a.mul_(factor)\n", "        pass\n"),
     "sink in the distance": (
         "    distance = None\n",
@@ -142,10 +155,12 @@ MUTANTS = {
         "            own = own * 0\n            _ = ",
     ),
     "the next key for the previous": ("own - 1, own]", "own + 1, own]"),
-    "hidden keys are picked": (
-        "here = here & ~hidden.exp",
-        "_ = here & ~hidden.exp",
+    "hidden keys are picked": ("here = here & ~hidden", "_ = here & ~hidden"),
+    "hidden keys are picked along a line": (
+        "line = line.masked_fill(",
+        "_ = line.masked_fill(",
     ),
+    "the neighboring line": ("offset=column, dim1", "offset=column + 1, dim1"),
     "keys are picked from the neighboring tile": (
         "here = (at >= 0) & (",
         "here = (",

@@ -5,12 +5,12 @@ which keys of a tile are hidden, and what is added to its products.
 """
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from clearhead.rule import Rule, shape_of
+from clearhead.lags import ByLag
+from clearhead.rule import Rule, check_shapes
 
 
 class BoundRule:
@@ -25,7 +25,7 @@ class BoundRule:
         self.G, self.S = k.shape[1], k.shape[2]
         self.device = q.device
         self.scale = 1 / math.sqrt(D) if rule.scale is None else float(rule.scale)
-        _check_shapes(rule, q, k)
+        check_shapes(rule, q, k)
 
         self.offset = self.S - self.T if rule.offset is None else rule.offset
         if isinstance(self.offset, Tensor):
@@ -55,8 +55,9 @@ class BoundRule:
         self._keys = self._real_keys()
         self._holes = self._padding_inside()
         self._documents = None if rule.segments is None else self._find_documents(rule.segments)
-        self._bands: dict[tuple[int, int, int], Tensor] = {}
-        self._ceilings: dict[int, Tensor] = {}
+        self._left, self._right = (ByLag(side, self.device) for side in (_behind, _ahead))
+        self._ceilings: dict[tuple[bool, torch.dtype], ByLag] = {}
+        self._distances: dict[torch.dtype, ByLag] = {}
         # Whether no product of a query and a key can overflow; whoever looked at them says so.
         self.tame = False
         self.sinks = None if rule.sinks is None else rule.sinks.detach().to(self.device)
@@ -150,14 +151,31 @@ class BoundRule:
         own = self.positions(0, self.T).expand(self.B, self.T)
         return torch.stack([self.first_keys(own), own - 1, own], dim=-1)
 
+    def first_of_all(self) -> int | None:
+        """The first key of every query, if they have one and the same, and the same offset."""
+        if self._documents is not None or isinstance(self.offset, Tensor):
+            return None
+        if self._key_mask is None:
+            return 0
+        firsts = self.first_keys(torch.zeros(self.B, 1, dtype=torch.int64, device=self.device))
+        return int(firsts[0]) if len(firsts) and bool((firsts == firsts[0]).all()) else None
+
     def apart(
         self, i0: int, i1: int, j0: int, j1: int, b: slice, dtype: torch.dtype
-    ) -> Tensor:  # fmt: skip
-        """How far each key of a tile lies from where its query stands: (1 or b, 1, rows, keys)."""
-        own = self.positions(i0, i1)
-        own = own[b] if isinstance(self.offset, Tensor) else own
-        keys = torch.arange(j0, j1, device=self.device)
-        return (own[:, None, :, None].to(dtype) - keys.to(dtype)).abs_()
+    ) -> tuple[Tensor, int]:  # fmt: skip
+        """How far each key of a tile lies from where its query stands, as a sum of two parts.
+
+        Neither is below 0: one for each entry, (1 or b, 1, rows, keys), and one for all of them.
+        """
+        if isinstance(self.offset, Tensor):
+            own = self.positions(i0, i1)[b, None, :, None]
+            return (own - torch.arange(j0, j1, device=self.device)).abs_().to(dtype), 0
+        rows, keys = i1 - i0, j1 - j0
+        lead = i0 + self.offset - j0
+        near = min(max(lead, -rows), keys)
+        if dtype not in self._distances:
+            self._distances[dtype] = ByLag(lambda lag: lag.abs().to(dtype), self.device)
+        return self._distances[dtype].tile(near, rows, keys)[None, None], abs(lead - near)
 
     # Which keys of a tile are hidden -------------------------------------------------------------
 
@@ -166,7 +184,7 @@ class BoundRule:
     ) -> Tensor | None:
         """True where a query may not see a key, broadcastable to the tile; None if nowhere."""
         hidden = self._band(i0, i1, j0, j1, b)
-        if self._holes is not None and self._holes[j1] > self._holes[j0]:
+        if self._padded(j0, j1):
             assert self._key_mask is not None
             hidden = _either(hidden, ~self._key_mask[b, None, None, j0:j1])
         if self._documents is not None:
@@ -179,49 +197,75 @@ class BoundRule:
             hidden = _either(hidden, self._bias[b, h, i0:i1, j0:j1] <= lowest)
         return hidden
 
+    def _padded(self, j0: int, j1: int) -> bool:
+        return self._holes is not None and self._holes[j1] > self._holes[j0]
+
     def _band(self, i0: int, i1: int, j0: int, j1: int, b: slice) -> Tensor | None:
         """What causality and the window hide."""
-        lowest, highest = self._ends(b)
-        left = self.before is not None and j0 < i1 - 1 + highest - self.before
-        right = self.after is not None and j1 - 1 > i0 + lowest + self.after
-        if not (left or right):
-            return None
         if isinstance(self.offset, Tensor):
-            return self._band_of(self.positions(i0, i1)[b], j0, j1)
-        # The same few bands recur all along the diagonal.
-        key = (i0 + self.offset - j0, i1 - i0, j1 - j0)
-        band = self._bands.get(key)
-        if band is None:
-            if len(self._bands) >= 8:
-                self._bands.clear()
-                self._ceilings.clear()
-            band = self._bands[key] = self._band_of(self.positions(i0, i1), j0, j1)
-        return band
+            return self._band_of_each(i0, i1, j0, j1, b)
+        hidden = None
+        for behind, lead in self._cuts(i0, i1, j0, j1):
+            side = (self._left if behind else self._right).tile(lead, i1 - i0, j1 - j0)[None, None]
+            hidden = _either(hidden, side)
+        return hidden
 
-    def hide_(self, scores: Tensor, hidden: Tensor) -> None:
-        """Put -inf where hidden, in place.
+    def _cuts(self, i0: int, i1: int, j0: int, j1: int) -> list[tuple[bool, int]]:
+        """The sides on which a band ends in a tile, True for the keys behind, and its lead there.
+
+        For one offset of all batch elements.
+        """
+        assert not isinstance(self.offset, Tensor)
+        rows, keys = i1 - i0, j1 - j0
+        lead, found = i0 + self.offset - j0, []
+        if self.before is not None and (left := lead - self.before) + rows - 1 > 0:
+            found.append((True, min(left, keys)))
+        if self.after is not None and (right := lead + self.after) - (keys - 1) < 0:
+            found.append((False, max(right, -rows)))
+        return found
+
+    def hide_(
+        self, scores: Tensor, i0: int, i1: int, j0: int, j1: int,
+        b: slice = slice(None), h: slice = slice(None),
+    ) -> Tensor | None:  # fmt: skip
+        """Put -inf where hidden, in place of scores (b, h, rows, keys), and say where that is.
 
         Clamping to -inf or +inf takes a seventh of the time of filling, but lets a NaN through: it
-        is for tame products, and for the few bands that recur along the diagonal.
+        is for tame products, and for bands that are the same all along the diagonal.
         """
-        if self.tame and any(hidden is band for band in self._bands.values()):
-            ceiling = self._ceilings.get(id(hidden))
-            if ceiling is None:
-                everything = torch.full(hidden.shape, math.inf, dtype=scores.dtype)
-                ceiling = everything.to(hidden.device).masked_fill_(hidden, -math.inf)
-                self._ceilings[id(hidden)] = ceiling
-            scores.clamp_(max=ceiling)
-        else:
+        hidden = self.hidden(i0, i1, j0, j1, b, h)
+        if hidden is None:
+            return None
+        if not (self.tame and self._banded) or self._padded(j0, j1):
             scores.masked_fill_(hidden, -math.inf)
+            return hidden
+        for behind, lead in self._cuts(i0, i1, j0, j1):
+            scores.clamp_(max=self._ceiling(behind, scores.dtype).tile(lead, i1 - i0, j1 - j0))
+        return hidden
 
-    def _band_of(self, positions: Tensor, j0: int, j1: int) -> Tensor:
-        back = positions[:, None, :, None] - torch.arange(j0, j1, device=self.device)
+    @property
+    def _banded(self) -> bool:
+        """Whether causality, window and padding are all that hides, alike in all batch elements."""
+        more = (self._documents, self._mask, self._bias)
+        return not isinstance(self.offset, Tensor) and all(part is None for part in more)
+
+    def _ceiling(self, behind: bool, dtype: torch.dtype) -> ByLag:
+        """-inf where a side of a band hides, else +inf."""
+        if (behind, dtype) not in self._ceilings:
+            hides = _behind if behind else _ahead
+            high = torch.tensor([math.inf, -math.inf], dtype=dtype, device=self.device)
+            self._ceilings[behind, dtype] = ByLag(lambda lag: high[hides(lag).long()], self.device)
+        return self._ceilings[behind, dtype]
+
+    def _band_of_each(self, i0: int, i1: int, j0: int, j1: int, b: slice) -> Tensor | None:
+        """The same where batch elements have offsets of their own."""
+        lowest, highest = self._ends(b)
+        lag = self.positions(i0, i1)[b, None, :, None] - torch.arange(j0, j1, device=self.device)
         hidden = None
-        if self.before is not None:
-            hidden = back > self.before
-        if self.after is not None:
-            hidden = _either(hidden, back < -self.after)
-        assert hidden is not None
+        if self.before is not None and j0 < i1 - 1 + highest - self.before:
+            hidden = lag > self.before
+        if self.after is not None and j1 - 1 > i0 + lowest + self.after:
+            hidden = _either(hidden, lag < -self.after)
         return hidden
 
     @property
@@ -256,44 +300,13 @@ class BoundRule:
         return scores
 
 
+def _behind(lag: Tensor) -> Tensor:
+    return lag > 0
+
+
+def _ahead(lag: Tensor) -> Tensor:
+    return lag < 0
+
+
 def _either(a: Tensor | None, b: Tensor) -> Tensor:
     return b if a is None else a | b
-
-
-def _check_shapes(rule: Rule, q: Tensor, k: Tensor) -> None:
-    (B, H, T, _), S = q.shape, k.shape[2]
-    wanted: dict[str, tuple[tuple[int, ...], str]] = {
-        "alibi": ((H,), "(H,)"),
-        "sinks": ((H,), "(H,)"),
-        "key_mask": ((B, S), "(B, S)"),
-        "query_mask": ((B, T), "(B, T)"),
-        "segments": ((B, S), "(B, S)"),
-    }
-    if isinstance(rule.offset, Tensor):
-        wanted["offset"] = ((B,), "(B,)")
-    wrong = []
-    for name, (shape, letters) in wanted.items():
-        value = getattr(rule, name)
-        if value is not None and tuple(value.shape) != shape:
-            four = ": pass x[:, 0, 0] of it" if name == "key_mask" and value.ndim == 4 else ""
-            wrong.append(f"{name} must be {letters} = {shape}, got {shape_of(value)}{four}")
-    for name in ("mask", "bias"):
-        value = getattr(rule, name)
-        if value is not None and not _broadcasts(tuple(value.shape), (B, H, T, S)):
-            wrong.append(
-                f"{name} must broadcast to (B, H, T, S) = {(B, H, T, S)}, got {shape_of(value)}"
-                + (
-                    " (a mask of padding goes into key_mask)"
-                    if name == "mask" and tuple(value.shape) == (B, S)
-                    else ""
-                )
-            )
-    if wrong:
-        raise ValueError(f"{'; '.join(wrong)} (q {shape_of(q)}, k {shape_of(k)})")
-
-
-def _broadcasts(shape: Sequence[int], target: Sequence[int]) -> bool:
-    if len(shape) > len(target):
-        return False
-    tail = target[len(target) - len(shape) :]
-    return all(a in (1, b) for a, b in zip(shape, tail, strict=True))

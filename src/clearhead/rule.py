@@ -8,6 +8,7 @@ position i + offset; "its own key" is the key there.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from numbers import Integral
 
@@ -183,6 +184,46 @@ def _check_tensors(rule: Rule) -> None:
             f"segments must hold integers, a document number for each key; got {segments.dtype} "
             f"{shape_of(segments)}"
         )
+
+
+def check_shapes(rule: Rule, q: Tensor, k: Tensor) -> None:
+    """ValueError, with all that is wrong, unless a rule fits q (B, H, T, D) and k (B, G, S, D)."""
+    (B, H, T, _), S = q.shape, k.shape[2]
+    wanted: dict[str, tuple[tuple[int, ...], str]] = {
+        "alibi": ((H,), "(H,)"),
+        "sinks": ((H,), "(H,)"),
+        "key_mask": ((B, S), "(B, S)"),
+        "query_mask": ((B, T), "(B, T)"),
+        "segments": ((B, S), "(B, S)"),
+    }
+    if isinstance(rule.offset, Tensor):
+        wanted["offset"] = ((B,), "(B,)")
+    wrong = []
+    for name, (shape, letters) in wanted.items():
+        value = getattr(rule, name)
+        if value is not None and tuple(value.shape) != shape:
+            four = ": pass x[:, 0, 0] of it" if name == "key_mask" and value.ndim == 4 else ""
+            wrong.append(f"{name} must be {letters} = {shape}, got {shape_of(value)}{four}")
+    for name in ("mask", "bias"):
+        value = getattr(rule, name)
+        if value is not None and not _broadcasts(tuple(value.shape), (B, H, T, S)):
+            wrong.append(
+                f"{name} must broadcast to (B, H, T, S) = {(B, H, T, S)}, got {shape_of(value)}"
+                + (
+                    " (a mask of padding goes into key_mask)"
+                    if name == "mask" and tuple(value.shape) == (B, S)
+                    else ""
+                )
+            )
+    if wrong:
+        raise ValueError(f"{'; '.join(wrong)} (q {shape_of(q)}, k {shape_of(k)})")
+
+
+def _broadcasts(shape: Sequence[int], target: Sequence[int]) -> bool:
+    if len(shape) > len(target):
+        return False
+    tail = target[len(target) - len(shape) :]
+    return all(a in (1, b) for a, b in zip(shape, tail, strict=True))
 
 
 def alibi_slopes(n_heads: int) -> Tensor:

@@ -88,14 +88,16 @@ def absorb(
     room: Tensor | None = None,
     kept: Tensor | None = None,
     apart: Tensor | None = None,
+    further: float = 0.0,
 ) -> None:
     """Add keys to the rows, in place.
 
     scores (N, rows, keys) are used up; positions (keys,) are the keys' own numbers: without them u
     and c, which only figures are made of, stay zero. values is (N, keys, n), and `kept`, like
     scores, a factor of each weight on its way to them (dropout). `masked` says that some scores are
-    -inf, which hides the key. `room`, like scores, is used up as well. `apart` says how far each
-    key lies from its row, (b, 1, rows, keys), where the N rows are b times any number times rows.
+    -inf, which hides the key. `room`, like scores, is used up as well. `apart` and `further`, which
+    all share, add up to how far each key lies from its row; (b, 1, rows, keys), where the N rows
+    are b times any number times rows.
     """
     m = torch.maximum(part.m, scores.amax(dim=-1))
     if not part.fresh:
@@ -109,7 +111,7 @@ def absorb(
     if masked:
         scores.clamp_(min=FAR)
     weights = torch.exp2(scores, out=room)
-    _add_up(part, weights)
+    total = _add_up(part, weights)
     if positions is not None:
         part.u.add_(scores.mul_(weights).sum(dim=-1), alpha=LN_2)
     if values is not None:
@@ -119,12 +121,17 @@ def absorb(
         stacked = (len(apart), -1, *apart.shape[2:])
         torch.mul(weights.view(stacked), apart, out=scores.view(stacked))
         part.a.add_(scores.sum(dim=-1))
+        if further:
+            part.a.add_(total, alpha=further)
     if positions is not None:
         part.c.add_(weights.mul_(positions).sum(dim=-1))
 
 
-def _add_up(part: Partial, weights: Tensor) -> None:
-    """Add the weights to l, in float64 as soon as a row has all but little of it on one key."""
+def _add_up(part: Partial, weights: Tensor) -> Tensor:
+    """Add the weights to l, in float64 as soon as a row has all but little of it on one key.
+
+    Their sum is returned.
+    """
     total = weights.sum(dim=-1)
     l = part.l + total  # noqa: E741
     if l.amin() < 1 + LITTLE:
@@ -132,6 +139,7 @@ def _add_up(part: Partial, weights: Tensor) -> None:
         l = _wide(l)  # noqa: E741
         l[rows] = part.l[rows] + weights[rows].sum(dim=-1, dtype=l.dtype)
     part.l = l
+    return total
 
 
 def _wide(x: Tensor) -> Tensor:

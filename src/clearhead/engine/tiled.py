@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from clearhead.bound import BoundRule
+from clearhead.engine.picks import Picks
 from clearhead.engine.tiles import (
     ELEMENTS,
     KEYS,
@@ -43,7 +44,7 @@ class Rows:
     mean_key: Tensor | None = None
     visible: Tensor | None = None
     distance: Tensor | None = None
-    key_scores: Tensor | None = None  # (B, H, T, 3), of BoundRule.places; NaN where not seen
+    key_scores: Tensor | None = None  # (B, H, T, 3), of Picks
 
     def spoil(self, bad: Tensor) -> None:
         """Make the rows of `bad` (B, H, T) NaN."""
@@ -70,10 +71,7 @@ def forward(
     per_row += ["distance"] if distance else []
     result = {name: q.new_empty((bound.B, bound.H, bound.T), dtype=dtype) for name in per_row}
     visible = torch.empty_like(result["lse"]) if figures else None
-    places = key_scores = None
-    if distance:
-        places = bound.places()
-        key_scores = q.new_full((bound.B, bound.H, bound.T, 3), torch.nan, dtype=dtype)
+    picks = Picks(bound, dtype) if distance else None
     if v is not None:
         result["out"] = q.new_empty((bound.B, bound.H, bound.T, n_values))
     positions = torch.arange(bound.S, dtype=dtype, device=q.device)
@@ -88,21 +86,18 @@ def forward(
             for j0, j1 in tiles:
                 tile, hidden = scores.tile(queries, i0, i1, j0, j1)
                 shape = tile.shape[1:]
-                kept = apart = None
+                kept, apart, further = None, None, 0
                 if dropout is not None:
                     kept = dropout.kept_(scores.room(2, *shape), chunk, i0, j0)
-                if places is not None and key_scores is not None:
-                    apart = bound.apart(i0, i1, j0, j1, chunk.b, dtype)
-                    pick_(
-                        key_scores[chunk.b, chunk.h, i0:i1], scores.by_head(tile, i1 - i0), hidden,
-                        places[chunk.b, None, i0:i1] - j0,
-                    )  # fmt: skip
+                if picks is not None:
+                    apart, further = bound.apart(i0, i1, j0, j1, chunk.b, dtype)
+                    picks.read(scores.by_head(tile, i1 - i0), hidden, chunk, i0, j0)
                 absorb(
                     part, tile,
                     positions=positions[j0:j1] if figures else None,
                     values=None if values is None else values(j0, j1),
                     masked=hidden is not None or not bound.safe,
-                    room=scores.room(1, *shape), kept=kept, apart=apart,
+                    room=scores.room(1, *shape), kept=kept, apart=apart, further=further,
                 )  # fmt: skip
                 if figures:
                     seen = seen + (j1 - j0 if hidden is None else (~hidden).sum(dim=-1))
@@ -112,21 +107,7 @@ def forward(
                 rows[where] = getattr(done, name)
             if visible is not None:
                 visible[where] = seen  # a number that all share, or (b, h, rows)
-    return Rows(**result, visible=visible, key_scores=key_scores)
-
-
-def pick_(found: Tensor, tile: Tensor, hidden: Tensor | None, at: Tensor) -> None:
-    """Put the scores of a tile's keys `at` (b, 1, rows, n) into `found` (b, h, rows, n).
-
-    Where there is no such key in the tile, or it is hidden, `found` stays as it is.
-    """
-    here = (at >= 0) & (at < tile.shape[-1])
-    if not here.any():
-        return
-    at = at.clamp(0, tile.shape[-1] - 1).expand(found.shape)
-    if hidden is not None:
-        here = here & ~hidden.expand(tile.shape).gather(-1, at)
-    found.copy_(torch.where(here, tile.gather(-1, at), found))
+    return Rows(**result, visible=visible, key_scores=None if picks is None else picks.scores)
 
 
 def shaped(part: Partial, scores: Scores, n_rows: int) -> Partial:

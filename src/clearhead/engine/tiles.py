@@ -135,10 +135,7 @@ class Scores:
         where = (i0, i1, j0, j1, self.chunk.b, self.chunk.h)
         if not self.bound.plain:
             self.bound.shape_scores_(self.by_head(scores, i1 - i0), *where)
-        hidden = self.bound.hidden(*where)
-        if hidden is not None:
-            self.bound.hide_(self.by_head(scores, i1 - i0), hidden)
-        return scores, hidden
+        return scores, self.bound.hide_(self.by_head(scores, i1 - i0), *where)
 
     def by_head(self, stacked: Tensor, n_rows: int) -> Tensor:
         """(b * g, group * rows, ...) seen as (b, h, rows, ...)."""
