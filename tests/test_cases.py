@@ -229,6 +229,7 @@ def test_cancellation(scores, entropy):
 
 def test_cancellation_across_tiles(monkeypatch):
     monkeypatch.setattr(tiles, "KEYS", 1)
+    monkeypatch.setattr(tiles, "ELEMENTS", 1)
     check(scores_of(1048575, 1048576).entropy, [0.582203], atol=2e-6)
     check(scores_of(*[1e6] * 100).entropy, [math.log(100)], atol=2e-6)
 

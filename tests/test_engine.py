@@ -84,8 +84,8 @@ MUTANTS = {
         "torch.unflatten(q[chunk.b, chunk.h], 1, (bound.H // bound.G, -1)).transpose(1, 2)",
     ),
     "tiles skip a key": (
-        "for j in range(first, last, KEYS)",
-        "for j in range(first + (first > 0), last, KEYS)",
+        "for j in range(first, last, step)",
+        "for j in range(first + (first > 0), last, step)",
     ),
     "no rescale of the output": (
         "        part.o.mul_(factor.unsqueeze(-1))\n",

@@ -162,6 +162,7 @@ def test_a_sink_that_is_switched_off_takes_nothing(sink):
 
 def test_the_top_key_of_equals_is_the_lowest_across_tiles(monkeypatch):
     monkeypatch.setattr(tiles, "KEYS", 3)
+    monkeypatch.setattr(tiles, "ELEMENTS", 3)
     a = ch.attention(torch.zeros(7, 2), torch.zeros(11, 2), None, ch.Rule(causal=True), top=True)
     assert a.top_key.tolist() == [0] * 7
 

@@ -18,7 +18,17 @@ from clearhead import cells
 from clearhead.bound import BoundRule
 from clearhead.cells import Pooled, Span
 from clearhead.engine import Attended, as_four, attention, check_inputs, tiled
-from clearhead.engine.tiles import ELEMENTS, KEYS, TALL, Chunk, LogSum, Scores, chunks, weights_
+from clearhead.engine.tiles import (
+    ELEMENTS,
+    KEYS,
+    TALL,
+    Chunk,
+    LogSum,
+    Scores,
+    blocks,
+    chunks,
+    weights_,
+)
 from clearhead.rule import Rule
 
 Index = int | slice | EllipsisType
@@ -224,21 +234,12 @@ class AttentionMap:
         """The tiles of a rectangle in all heads: (b, h, rows), first key, scores, hidden."""
         for chunk in chunks(self._bound):
             scores = Scores(self._q, self._k, self._bound, chunk)
-            for i0 in range(*rows, chunk.rows):
-                i1 = min(i0 + chunk.rows, rows[1])
-                first, last = self._bound.keys(i0, i1)
-                first, last = max(first, cols[0]), min(last, cols[1])
-                if first >= last:
-                    continue
+            for i0, i1, tiles in blocks(self._bound, chunk, rows, cols):
                 queries = scores.queries(i0, i1)
-                for j0 in range(first, last, KEYS):
-                    tile, hidden = scores.tile(queries, i0, i1, j0, min(j0 + KEYS, last))
-                    yield (
-                        (chunk.b, chunk.h, slice(i0, i1)),
-                        j0,
-                        scores.by_head(tile, i1 - i0),
-                        hidden,
-                    )
+                for j0, j1 in tiles:
+                    tile, hidden = scores.tile(queries, i0, i1, j0, j1)
+                    where = (chunk.b, chunk.h, slice(i0, i1))
+                    yield where, j0, scores.by_head(tile, i1 - i0), hidden
 
     def _mass(self, rows: tuple[int, int], cols: tuple[int, int]) -> Tensor:
         """sum_j p_ij over a span of keys, (B, H, T), for the rows of a span; 0 for the others."""

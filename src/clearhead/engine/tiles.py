@@ -14,9 +14,9 @@ from clearhead.bound import BoundRule
 from clearhead.softmax import LOG2_E
 
 ELEMENTS = 1 << 19  # scores in a tile, over all its heads: 2 MiB in float32
-KEYS = 256  # keys in a tile
+KEYS = 256  # keys in a tile, if its queries are not few
 TALL = 1024  # queries of one head in a tile at most: more would waste much along a diagonal
-WHOLE = 128  # queries that are worth no second tile, though a diagonal hides half of the first
+WHOLE = 128  # queries are few: not worth a second tile, though a diagonal hides half of the first
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,28 @@ def chunks(bound: BoundRule) -> Iterator[Chunk]:
             )
 
 
-def blocks(bound: BoundRule, chunk: Chunk) -> Iterator[tuple[int, int, list[tuple[int, int]]]]:
-    """Each block of queries i0:i1 with the tiles of keys j0:j1 that it can see at all."""
-    for i0 in range(0, bound.T, chunk.rows):
-        i1 = min(i0 + chunk.rows, bound.T)
+def blocks(
+    bound: BoundRule, chunk: Chunk,
+    rows: tuple[int, int] | None = None, cols: tuple[int, int] | None = None,
+) -> Iterator[tuple[int, int, list[tuple[int, int]]]]:  # fmt: skip
+    """Each block of queries i0:i1 with the tiles of keys j0:j1 that it can see at all.
+
+    Of the whole map, or of some of its rows and columns.
+    """
+    start, stop = rows or (0, bound.T)
+    left, right = cols or (0, bound.S)
+    for i0 in range(start, stop, chunk.rows):
+        i1 = min(i0 + chunk.rows, stop)
         first, last = bound.keys(i0, i1, chunk.b)
-        yield i0, i1, [(j, min(j + KEYS, last)) for j in range(first, last, KEYS)]
+        first, last = max(first, left), min(last, right)
+        step = width(chunk, i1 - i0)
+        yield i0, i1, [(j, min(j + step, last)) for j in range(first, last, step)]
+
+
+def width(chunk: Chunk, n_rows: int) -> int:
+    """The keys in a tile of so many queries: what a tile costs beside its scores, few share."""
+    n = (chunk.b.stop - chunk.b.start) * (chunk.h.stop - chunk.h.start) * n_rows
+    return KEYS if n_rows > WHOLE else max(KEYS, ELEMENTS // n // KEYS * KEYS)
 
 
 @dataclass(frozen=True)
