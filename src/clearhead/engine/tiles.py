@@ -16,7 +16,7 @@ from clearhead.softmax import LOG2_E
 ELEMENTS = 1 << 19  # scores in a tile, over all its heads: 2 MiB in float32
 KEYS = 256  # keys in a tile, if its queries are not few
 TALL = 1024  # queries of one head in a tile at most: more would waste much along a diagonal
-WHOLE = 128  # queries are few: not worth a second tile, though a diagonal hides half of the first
+WHOLE = 128  # few queries: not worth a second tile, though a diagonal hides half of the first
 
 
 @dataclass(frozen=True)
