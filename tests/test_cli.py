@@ -26,7 +26,10 @@ def test_the_overview_groups_the_verbs(arguments, capsys):
     assert said.index("Check:") < said.index("  doctor ")
 
 
-@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
+@pytest.mark.parametrize("verb", [
+    pytest.param(verb, id=verb.name, marks=[pytest.mark.slow] if verb.name == "bench" else [])
+    for verb in VERBS
+])  # fmt: skip
 def test_each_verbs_help_has_one_real_example(verb, tmp_path):
     said = run([*CLEARHEAD, verb.name, "--help"], cwd=tmp_path).stdout
     assert said.count("Example:") == 1

@@ -24,6 +24,7 @@ from test_heads_view import HOSTILE, make_run
 
 from clearhead.cells import Pooled
 from clearhead.map import AttentionMap
+from clearhead.rule import Rule
 from clearhead.run.calls import Check
 from clearhead.views import grid, heads, inline, report, style
 from clearhead.views.labels import escaped, is_invisible
@@ -318,6 +319,21 @@ def test_sampled_rows_and_cross_attention_are_labeled_by_what_is_known() -> None
     queries, keys = inline.axes_of(run, "0.0", run.map("0.0"))
     assert queries.names(5, 9) == keys.names(5, 9) == ["0", "5", "10"]
     assert maps_of(Page(report.report_html(run)))
+
+
+def test_what_a_decoder_reads_is_not_labeled_by_the_words_of_its_encoder() -> None:
+    run = make_run(1, 1)
+    (call,) = run.calls
+    own = replace(call, layer=0, rule=Rule())  # the encoder's: all 14 tokens
+    mine = replace(call, layer=1, rule=Rule(causal=True))
+    to = replace(call, layer=2, rule=Rule(), cross=True)
+    calls = [own, mine, to]
+    assert [heads.texts_fit(calls, layer, 14, 14, range(14)) for layer in (0, 1, 2)] == [
+        (True, True), (False, False), (False, True),
+    ]  # fmt: skip
+    assert heads.texts_fit([mine], 1, 14, 14, range(14)) == (True, True)
+    assert heads.texts_fit([mine], 1, 15, 14, range(14)) == (True, True), "a generation's last"
+    assert heads.texts_fit([mine], 1, 16, 14, range(14)) == (False, False)
 
 
 def test_of_several_texts_the_first_is_drawn_and_it_says_so() -> None:

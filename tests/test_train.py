@@ -256,13 +256,25 @@ def text(tmp_path) -> Path:
     return path
 
 
-LONG = replace(SMALL, steps=400)
+LONG = replace(SMALL, steps=200)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory) -> list[dict]:
+    """The losses of LONG in a process with as many threads as those that are stopped."""
+    folder = tmp_path_factory.mktemp("whole")
+    code = (
+        "import sys, test_train as t; from pathlib import Path\n"
+        "t.whole(t.LONG, Path(sys.argv[1]))\n"
+    )
+    run([sys.executable, "-c", code, folder], cwd=ROOT / "tests", OMP_NUM_THREADS="1")
+    return lines(folder)
 
 
 @pytest.mark.parametrize(
     "how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM], ids=["killed", "interrupted", "ended"]
 )
-def test_a_process_that_was_stopped_goes_on_to_the_same_losses(tmp_path, text, how):
+def test_a_process_that_was_stopped_goes_on_to_the_same_losses(tmp_path, text, how, uninterrupted):
     folder = tmp_path / "out"
     process = started(command(folder, "--text", str(text), *options_of(LONG)), tmp_path)
     process.send_signal(how)
@@ -275,15 +287,7 @@ def test_a_process_that_was_stopped_goes_on_to_the_same_losses(tmp_path, text, h
         assert checkpoint.read_said(folder / checkpoint.CHECKPOINT)["step"] >= 20
     out = run(command(folder, "--resume"), cwd=tmp_path, OMP_NUM_THREADS="1").stdout
     assert "going on at step" in out or how == signal.SIGKILL
-    code = (
-        "import sys, test_train as t; from pathlib import Path\n"
-        "t.whole(t.LONG, Path(sys.argv[1]))\n"
-    )
-    run(
-        [sys.executable, "-c", code, str(tmp_path / "whole")], cwd=ROOT / "tests",
-        OMP_NUM_THREADS="1",
-    )  # fmt: skip
-    assert lines(folder) == lines(tmp_path / "whole")
+    assert lines(folder) == uninterrupted
 
 
 def test_a_second_training_in_the_same_place_is_refused(tmp_path, text):

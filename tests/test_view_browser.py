@@ -1,9 +1,11 @@
 """The page in a real browser, from the server and from disk: what it shows, and what it loads."""
 
+import csv
 import re
 import shutil
 import time
 from contextlib import contextmanager
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -267,6 +269,43 @@ def test_two_heads_side_by_side_and_their_difference(browser, address):
         settled(page)
         assert page.locator(".pad:visible").count() == 1
         assert "A minus B" in page.inner_text("main")
+
+
+def saved(page, kind):
+    with page.expect_download() as download:
+        page.click(f"button:text-is('{kind}'):visible")
+    return download.value.path()
+
+
+def table_of(path):
+    """A CSV of the page: what it holds, which rows and columns, and its numbers, 0 if unseen."""
+    (what, _, *keys), _, *rows = csv.reader(path.read_text("utf-8-sig").splitlines())
+    numbers = [[float(x or 0) for x in row[2:]] for row in rows]
+    at = slice(int(rows[0][0]), int(rows[-1][0]) + 1), slice(int(keys[0]), int(keys[-1]) + 1)
+    return what, at, torch.tensor(numbers)
+
+
+def test_what_is_saved_is_what_is_seen(browser, address, long):
+    there = "tab=textbook&x=2499&y=2500&w=8"
+    weights = lambda head, at: long.map(head)[0, 0, at[0], at[1]]  # noqa: E731
+    with opened(browser, address, f"/#/head/0.0?{there}") as page:
+        settled(page)
+        what, at, found = table_of(saved(page, "CSV"))
+        assert what == "weight of one key"
+        assert found.shape == (8, 8)
+        assert found.sum() > 5  # the diagonal
+        torch.testing.assert_close(found, weights("0.0", at), atol=1e-6, rtol=1e-4)
+        assert saved(page, "PNG").read_bytes().startswith(b"\x89PNG")
+        assert ElementTree.parse(saved(page, "SVG")).getroot().tag.endswith("svg")
+    with opened(browser, address, f"/#/compare/0.0/0.2?show=difference&{there}") as page:
+        settled(page)
+        what, at, found = table_of(saved(page, "CSV"))
+        assert what == "A minus B, weight of one key"
+        difference = weights("0.0", at) - weights("0.2", at)
+        torch.testing.assert_close(found, difference, atol=1e-6, rtol=1e-4)
+        assert saved(page, "PNG").read_bytes().startswith(b"\x89PNG")
+        words = "".join(ElementTree.parse(saved(page, "SVG")).getroot().itertext())
+        assert "0.0 minus" in words
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -65,11 +65,23 @@ test("texts come page by page, once", async () => {
   let asked = 0;
   const source = { tokens: async (tab, where, from, to) => { asked += 1; const texts = Array.from({ length: Math.min(to, 5000) - from }, (_, n) => `k${from + n}`); return { from, to, total: 5000, texts }; } };
   const text = new TextCache(source).of("t", { seq: 0, batch: 0 });
-  assert.equal(text.key(10), null);
+  assert.equal(text.token(10), null);
   await text.need(0, 5000);
-  assert.equal(text.key(10), "k10");
-  assert.equal(text.query(4999), "k4999");
+  assert.equal(text.token(10), "k10");
+  assert.equal(text.token(4999), "k4999");
+  assert.equal(text.token(5000), undefined);
   assert.equal(asked, 2);
   await text.need(4000, 9000);
   assert.equal(asked, 2);
+});
+
+test("along the axes stands what is known of them", async () => {
+  const source = { tokens: async (tab, where, from) => ({ from, to: 4, total: 4, texts: ["a", "b", "c", "d"] }) };
+  const texts = new TextCache(source);
+  await texts.of("t", { seq: 0, batch: 0 }).need(0, 4);
+  const along = (info) => texts.alongAxes("t", { seq: 0, batch: 0 }, info);
+  const sampled = along({ rowAt: [1, 3], queryTexts: true, keyTexts: true });
+  assert.deepEqual([sampled.query(1), sampled.key(1), sampled.at(1)], ["d", "b", 3]);
+  const across = along({ rowAt: null, queryTexts: false, keyTexts: true });
+  assert.deepEqual([across.query(1), across.key(1), across.at], [undefined, "b", null]);
 });

@@ -22,6 +22,7 @@ test("tokens as people see them", () => {
   assert.equal(shownToken("\n"), "\\n");
   assert.equal(shownToken(""), "∅");
   assert.equal(shownToken(null), "…");
+  assert.equal(shownToken(undefined), "");
   assert.equal(shownToken("a\u200bb"), "a\\u200bb");
   assert.equal(shownToken("\ud800x"), "\\ud800x");
   assert.equal(shownToken("\u00a0"), "\\xa0");

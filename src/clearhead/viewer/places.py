@@ -184,15 +184,16 @@ class Atlas:
             last = calls[-1]
             positions = torch.cat([_positions(call) for call in calls])
             T, S = len(positions), last.key_start + last.shape[4]
-        L = len(self.texts(where))
-        cross = calls[0].cross
+        queries, keys = heads.texts_fit(
+            self._calls[where.seq], head_place(name)[0], len(self.texts(where)), S,
+            positions.tolist(),
+        )  # fmt: skip
         plain = bool((positions == torch.arange(T)).all())
         return {
             "head": name, "T": T, "S": S, "zmax": top_level(T, S), "base": base_level(T, S),
-            "cross": cross, "rowAt": None if plain else positions.tolist(), "hasMap": mapped,
+            "cross": calls[0].cross, "queryTexts": queries, "keyTexts": keys,
+            "rowAt": None if plain else positions.tolist(), "hasMap": mapped,
             "rule": rule_words(calls[0].rule),
-            "queryTexts": bool(T) and int(positions[-1]) < L,
-            "keyTexts": S == L if cross else 0 < S <= L,
             "seq": where.seq, "batch": where.batch, "command": None if mapped else self.command,
             **self._heads.get(name, {}),
         }  # fmt: skip

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from clearhead.run.calls import COLUMNS as FIELDS
-from clearhead.run.calls import head_place, those
+from clearhead.run.calls import Call, head_place, those
 from clearhead.views.labels import columns, readable
 
 if TYPE_CHECKING:
@@ -156,6 +156,26 @@ def token_texts(run: Run, sequence: int | None = None, batch: int = 0) -> list[s
         return []
     row = ids[batch : batch + 1].flatten() if ids.ndim > 1 else ids  # a batch may be of none
     return [run.pieces.get(n, f"#{n}") for n in row.tolist()]
+
+
+def texts_fit(
+    calls: Sequence[Call], layer: int, n_texts: int, S: int, positions: Sequence[int]
+) -> tuple[bool, bool]:  # fmt: skip
+    """Whether the tokens of a sequence are the queries, and the keys, of a layer's map of S keys.
+
+    They are those that the model was called with: where it has an encoder, the encoder's, at which
+    a decoder looks with queries of its own. The last token of a generation is never read: there may
+    be one more than there are keys.
+    """
+    mine = [call for call in calls if call.layer == layer]
+    encoder = any(call.cross for call in calls) and any(
+        not call.cross and not call.rule.causal and call.shape[3] == n_texts for call in calls
+    )
+    if any(call.cross for call in mine):
+        return False, encoder and n_texts == S
+    decoder = encoder and all(call.rule.causal for call in mine)
+    fit = 0 < S <= n_texts <= S + 1 and all(0 <= i < n_texts for i in positions) and not decoder
+    return fit, fit
 
 
 def how_many_tokens(run: Run) -> str:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from clearhead.run.calls import head_place
-from clearhead.views.heads import token_texts
+from clearhead.views.heads import texts_fit, token_texts
 from clearhead.views.labels import columns, escaped, is_invisible, readable, thinned
 
 if TYPE_CHECKING:
@@ -104,13 +104,12 @@ def axes_of(
     """The queries and the keys of the map of a head in a text."""
     S = seen.shape[-1]
     layer, _ = head_place(name)
-    cross = any(call.cross for call in run.calls if call.layer == layer)
     texts = token_texts(run, sequence, batch)
     at = run.positions(name, sequence=sequence).tolist()
-    # The last token of a generation is never read: there may be one more than there are keys.
-    known = not cross and S <= len(texts) <= S + 1 and all(0 <= i < len(texts) for i in at)
+    calls = [call for call in run.calls if call.sequence == sequence]
+    known, keys_known = texts_fit(calls, layer, len(texts), S, at)
     queries = Axis(at, [texts[i] for i in at] if known else None)
-    return queries, Axis(range(S), texts[:S] if known else None)
+    return queries, Axis(range(S), texts[:S] if keys_known else None)
 
 
 # Pixels -------------------------------------------------------------------------------------------

@@ -109,13 +109,11 @@ class TokenText {
   constructor(source, tab, where) {
     Object.assign(this, { source, tab, where, total: null, pages: new Map(), asked: new Map(), watchers: new Set() });
   }
-  // The raw text of a token, or null while it is on its way (and then it is asked for).
-  key(j) { return this.token(j); }
-  query(i) { return this.token(i); }
+  // The raw text of a token; null while it is on its way, and then it is asked for; undefined if it is not known.
   token(n) {
     const page = this.pages.get(Math.floor(n / PAGE));
     if (!page) { this.need(n, n + 1).catch(() => {}); return null; }
-    return page.texts[n % PAGE] ?? null;
+    return page.texts[n % PAGE];
   }
   // Resolves when tokens from..to are there.
   need(from, to) {
@@ -151,5 +149,15 @@ export class TextCache {
       this.texts.set(key, text = new TokenText(this.source, tab, where));
     }
     return text;
+  }
+  // What stands along the two axes of a head's map, as far as it is known: in cross-attention they are two texts,
+  // and where only some rows were kept, `at` says at which position a row stands.
+  alongAxes(tab, where, { rowAt, queryTexts, keyTexts }) {
+    const text = this.of(tab, where);
+    const at = rowAt ? (i) => rowAt[i] : null;
+    return {
+      at, query: (i) => (queryTexts ? text.token(at ? at(i) : i) : undefined), key: (j) => (keyTexts ? text.token(j) : undefined),
+      watch: (call) => text.watch(call),
+    };
   }
 }

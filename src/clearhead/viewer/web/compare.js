@@ -3,7 +3,7 @@ import { ExactCells, pixelWords } from "./crosshair.js";
 import { calmly, el, fileName, renew, saveFile, say, segmented } from "./dom.js";
 import { Legend } from "./legend.js";
 import { MapView } from "./mapview.js";
-import { figurePng } from "./picture.js";
+import { figureAs } from "./picture.js";
 import { pixelMeaning } from "./readout.js";
 import { searchBox } from "./search.js";
 import { isAbort } from "./source.js";
@@ -33,12 +33,13 @@ class ComparePlace {
     this.words = el("p.seen", { "data-field": "compared" });
     this.problem = el("p.without", { hidden: true });
     this.search = searchBox(app, { pick: (position) => { const { i, j } = cellAt(this.sides[0].info, position); this.shownMaps()[0].showCell(i, j); } });
+    const save = (kind, words) => tip(el("button", { type: "button", onclick: () => this.save(kind.toLowerCase()) }, kind), words);
     const zoom = (words, sign, act) => tip(el("button.icon", { type: "button", "aria-label": words, onclick: () => act(this.shownMaps()[0].keys()) }, sign), words);
     this.element = el("div.compare-place", null,
       el("div.tools-row", { role: "toolbar", "aria-label": "The two maps" }, el("span.heads", null, el("b.letter", null, "A"), this.picks[0].run, this.picks[0].head), el("span.heads", null, el("b.letter", null, "B"), this.picks[1].run, this.picks[1].head),
         tip(el("button", { type: "button", onclick: () => this.swap() }, "swap"), "A becomes B"), this.search.element, el("span.push"), this.way.element, this.pool.element, this.scale.element,
         el("span.zooms", null, zoom("Closer (+)", "+", (k) => k.zoom(2)), zoom("Farther (-)", "−", (k) => k.zoom(0.5)), zoom("Everything (0)", "⤢", (k) => k.fit())),
-        el("span.saves", null, tip(el("button", { type: "button", onclick: () => this.save() }, "PNG"), "The present view as a picture"))),
+        el("span.saves", { role: "group", "aria-label": "Save the present view" }, save("PNG", "The present view as pictures"), save("SVG", "The present view as drawings"), save("CSV", "The numbers of the present view"))),
       this.problem, this.pair = el("div.pair", null, this.figures), el("div.below", null, this.legend.element, this.words));
     app.onTheme(() => this.key && this.sayView());
   }
@@ -127,10 +128,10 @@ class ComparePlace {
     this.pair.classList.toggle("one", this.difference);
     this.maps.forEach((map) => map.forget());
     this.unwatch?.forEach((stop) => stop());
-    const texts = this.sides.map(({ tab, where }) => this.app.texts.of(tab.id, where));
-    this.unwatch = texts.map((text) => text.watch(() => this.shownMaps().forEach((map) => map.repaint())));
-    if (this.difference) this.maps[2].setMap({ layers: this.layers, info: this.sides[0].info, text: texts[0], exact: null });
-    else [0, 1].forEach((n) => this.maps[n].setMap({ layers: [this.layers[n]], info: this.sides[n].info, text: texts[n], exact: this.exacts[n] }));
+    this.texts = this.sides.map(({ tab, where, info }) => this.app.texts.alongAxes(tab.id, where, info));
+    this.unwatch = this.texts.map((text) => text.watch(() => this.shownMaps().forEach((map) => map.repaint())));
+    if (this.difference) this.maps[2].setMap({ layers: this.layers, info: this.sides[0].info, text: this.texts[0], exact: null });
+    else [0, 1].forEach((n) => this.maps[n].setMap({ layers: [this.layers[n]], info: this.sides[n].info, text: this.texts[n], exact: this.exacts[n] }));
   }
 
   fill() {
@@ -164,9 +165,9 @@ class ComparePlace {
   }
   // Both numbers of the cell, or of the pixel where it holds many.
   sayCross(cross, exact) {
-    const text = this.app.texts.of(this.sides[0].tab.id, this.sides[0].where);
+    const [text] = this.texts;
     const n = 2 ** cross.z;
-    const where = n === 1 ? `${shownToken(text.query(cross.i0), 14)} [${grouped(cross.i0)}] → ${shownToken(text.key(cross.j0), 14)} [${grouped(cross.j0)}]`
+    const where = n === 1 ? `${shownToken(text.query(cross.i0), 14)} [${grouped(text.at ? text.at(cross.i0) : cross.i0)}] → ${shownToken(text.key(cross.j0), 14)} [${grouped(cross.j0)}]`
       : `queries ${grouped(cross.i0)}–${grouped(cross.i1 - 1)}, keys ${grouped(cross.j0)}–${grouped(cross.j1 - 1)}`;
     const of = (m) => {
       if (exact) return exact[m] === null ? "–" : exact[m].score === -Infinity ? "hidden" : longWeight(exact[m].weight);
@@ -196,14 +197,16 @@ class ComparePlace {
     const meaning = this.difference ? `A minus B, of what each pixel shows. ${each}${this.color === "log" ? " Colors: how many times as large." : ""}` : each;
     this.legend.show({ scale: this.color, dark: this.app.dark, meaning, difference: this.difference });
   }
-  async save() {
+  async save(kind) {
+    if (!this.key) return;
     try {
       const names = this.sides.map(({ tab, head }) => `${tab.name} ${head}`);
       const maps = this.shownMaps();
       for (const [n, map] of maps.entries()) {
         const title = this.difference ? `${names[0]} minus ${names[1]}` : names[n];
         const caption = { title, meaning: this.legend.meaning.textContent, seen: "", proof: this.sides.map(({ tab }) => tab.checked ?? "not checked").join(" / "), scale: this.color };
-        saveFile(`${fileName(title)}.png`, await figurePng(map, caption));
+        const side = { info: this.sides[n].info, pool: this.app.state.pool ?? "max", text: this.texts[n] };
+        saveFile(`${fileName(title)}.${kind}`, await figureAs(kind, map, caption, { ...side, exacts: this.difference ? this.exacts : [this.exacts[n]] }));
       }
     } catch (error) { this.app.fail(error); }
   }

@@ -173,7 +173,7 @@ function drawAxisChips(ctx, layout, rect, x, y, text, color, colors, wide) {
   }
   // A pixel of many cells is named by the tokens it covers.
   const span = (a, b) => (letters > 14 ? `${grouped(a)}–${grouped(b - 1)}` : `${grouped(a)} …`);
-  const row = text.query === undefined ? span(text.i0, text.i1) : grouped(text.i);
-  chip(text.query === undefined ? row : `${row} ${shownToken(text.query, Math.max(3, letters - row.length - 1))}`, rect.x - 3, y, "right");
-  chip(text.query === undefined ? span(text.j0, text.j1) : `${grouped(text.j)} ${shownToken(text.key, 18)}`, x, rect.y - 13, "center");
+  const row = text.i === undefined ? span(text.i0, text.i1) : grouped(text.i);
+  chip(text.i === undefined ? row : `${row} ${shownToken(text.query, Math.max(3, letters - row.length - 1))}`, rect.x - 3, y, "right");
+  chip(text.i === undefined ? span(text.j0, text.j1) : `${grouped(text.j)} ${shownToken(text.key, 18)}`, x, rect.y - 13, "center");
 }

@@ -1,5 +1,5 @@
 // A head: its map, from everything down to single weights, with the exact numbers beside it.
-import { csvOfView, figurePng, figureSvg } from "./picture.js";
+import { figureAs } from "./picture.js";
 import { ExactCells } from "./crosshair.js";
 import { calmly, choice, el, fileName, renew, saveFile, say, segmented } from "./dom.js";
 import { drawCurvesOnly } from "./curves.js";
@@ -107,7 +107,7 @@ class HeadPlace {
   async open(key, tab, head, where, info, pool) {
     this.control.abort();
     this.control = new AbortController();
-    const text = axisText(this.app, tab, where, info);
+    const text = this.app.texts.alongAxes(tab.id, where, info);
     this.shown = { key, tab, head, where, info, pool, text };
     this.now.hide();
     this.pinned.hide();
@@ -289,15 +289,7 @@ class HeadPlace {
     const { tab, head, pool } = this.shown;
     const caption = { title: `${tab.name}, head ${head}`, meaning: pixelMeaning(this.map.level(), pool), seen: this.seen.textContent, proof: tab.checked ? `checked: ${tab.checked}` : "not checked", scale: this.color };
     try {
-      const blob = kind === "png" ? await figurePng(this.map, caption) : kind === "svg" ? await figureSvg(this.map, caption) : await csvOfView(this.app, this.map, this.shown, this.exact);
-      saveFile(fileName(tab.name, "head", head, `${kind}`).replace(/-(\w+)$/, ".$1"), blob);
+      saveFile(`${fileName(tab.name, "head", head)}.${kind}`, await figureAs(kind, this.map, caption, { ...this.shown, exacts: [this.exact] }));
     } catch (error) { this.app.fail(error); }
   }
-}
-
-// The texts of the two axes: raw tokens, and the position of a row where only some rows were kept.
-function axisText(app, tab, where, info) {
-  const text = app.texts.of(tab.id, where);
-  const at = Array.isArray(info.rowAt) ? (i) => info.rowAt[i] : null;
-  return { query: (i) => text.query(at ? at(i) : i), key: (j) => text.key(j), at, watch: (call) => text.watch(call) };
 }

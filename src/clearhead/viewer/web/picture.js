@@ -11,7 +11,12 @@ const LEGEND = 180; // pixels that the color scale is wide
 const MOST_CELLS = 250000; // exact cells in one CSV: beyond, the pixels are written
 const CELLS_A_CALL = 4096;
 
-export async function figurePng(map, caption) {
+// kind: "png", "svg" or "csv"; shown = { info, pool, text, exacts: one or, for a difference, two }.
+export function figureAs(kind, map, caption, shown) {
+  return kind === "png" ? figurePng(map, caption) : kind === "svg" ? figureSvg(map, caption) : csvOfView(map, shown);
+}
+
+async function figurePng(map, caption) {
   const { layout } = map;
   const ratio = Math.max(2, map.dpr);
   const canvas = Object.assign(document.createElement("canvas"), { width: layout.width * ratio, height: (layout.height + FOOT) * ratio });
@@ -52,7 +57,7 @@ function captionLines({ title, meaning, seen, proof, scale }) {
   ];
 }
 
-export async function figureSvg(map, caption) {
+async function figureSvg(map, caption) {
   const { layout, view, info } = map;
   const colors = canvasColors(map.app.dark);
   const rect = mapRect(view, layout.plot, info.T, info.S);
@@ -100,12 +105,22 @@ export function escapeXml(text) {
 }
 
 // A matrix: keys across, queries down, with their tokens; one weight a cell, or one pixel a cell, as on the screen.
-export async function csvOfView(app, map, { info, pool, text }, exact) {
+async function csvOfView(map, { info, pool, text, exacts }) {
   const part = seenPart(map.view, map.plot, info.T, info.S);
   const cells = (part.r1 - part.r0) * (part.c1 - part.c0);
   const z = map.level();
-  const rows = z === 0 && cells <= MOST_CELLS ? await exactRows(exact, part, text) : pixelRows(app, map, info, part, z, pool, text);
+  const tables = z === 0 && cells <= MOST_CELLS ? await Promise.all(exacts.map((exact) => exactRows(exact, part, text)))
+    : map.painter.layers.map((layer) => pixelRows(map, layer, info, part, z, pool, text));
+  const rows = tables.length === 1 ? tables[0] : difference(...tables);
   return new Blob(["\ufeff", csvText(rows)], { type: "text/csv;charset=utf-8" });
+}
+
+function difference(a, b) {
+  const head = [[`A minus B, ${a[0][0]}`, ...a[0].slice(1)], a[1]];
+  return [...head, ...a.slice(2).map((row, n) => row.map((own, k) => {
+    const other = b[n + 2][k];
+    return k < 2 ? own : own === null || other === null ? null : own - other;
+  }))];
 }
 
 async function exactRows(exact, { r0, r1, c0, c1 }, text) {
@@ -126,15 +141,15 @@ async function exactRows(exact, { r0, r1, c0, c1 }, text) {
   return [...head, ...rows];
 }
 
-function pixelRows(app, map, info, part, z, pool, text) {
+function pixelRows(map, layer, info, part, z, pool, text) {
   const n = 2 ** z;
   const [p0, p1, q0, q1] = [Math.floor(part.r0 / n), Math.ceil(part.r1 / n), Math.floor(part.c0 / n), Math.ceil(part.c1 / n)];
-  const layer = map.painter.layers[0];
-  const missing = tilesSeen(map.view, map.plot, info.T, info.S, z).some((t) => !app.tiles.has(layer, z, t.ty, t.tx));
+  const { tiles } = map.app;
+  const missing = tilesSeen(map.view, map.plot, info.T, info.S, z).some((t) => !tiles.has(layer, z, t.ty, t.tx));
   if (missing) throw new Error("the picture is still being computed: save its numbers when it stands");
   const head = header(`${pool === "mean" ? "mean" : "largest"} of ${n} x ${n} weights, by first key`, range(q0, q1).map((q) => q * n), text);
   const rows = range(p0, p1).map((p) => [rowPlace(text, p * n), text.query(p * n) ?? "", ...range(q0, q1).map((q) => {
-    const code = app.tiles.get(layer, z, Math.floor(p / TILE), Math.floor(q / TILE)).codes[(p % TILE) * TILE + (q % TILE)];
+    const code = tiles.get(layer, z, Math.floor(p / TILE), Math.floor(q / TILE)).codes[(p % TILE) * TILE + (q % TILE)];
     return code === HIDDEN ? null : Number(decodeCode(code).toPrecision(4));
   })]);
   return [...head, ...rows];

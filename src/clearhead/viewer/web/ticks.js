@@ -26,9 +26,10 @@ export const INVISIBLE = /[\p{Cc}\p{Cf}\p{Cn}\p{Co}\p{Cs}\p{Zl}\p{Zp}\ufe00-\ufe
 const ESCAPES = { "\n": "\\n", "\r": "\\r", "\t": "\\t" };
 
 // A token as one line of visible characters: "\n" as \n, other unseen ones as their code, spaces at the
-// ends as ·, cut to `limit` characters.
+// ends as ·, cut to `limit` characters. null is on its way, undefined is not known.
 export function shownToken(raw, limit = 40) {
-  if (raw === null || raw === undefined) return "…";
+  if (raw === undefined) return "";
+  if (raw === null) return "…";
   if (raw === "") return "∅";
   const spaced = raw.replace(/^ +| +$/g, (run) => "·".repeat(run.length));
   const seen = spaced.slice(0, 4 * limit + 8).replace(INVISIBLE, escapedCharacter);

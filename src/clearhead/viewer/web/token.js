@@ -116,7 +116,7 @@ class TokenPlace {
     this.cross = Boolean(info.cross);
     this.T = info.T ?? this.text.total;
     this.S = info.S ?? this.text.total;
-    this.keysKnown = this.text.total > 0 && (!this.cross || info.keyTexts !== false);
+    this.keysKnown = this.text.total > 0 && info.keyTexts !== false;
     this.queriesKnown = this.text.total > 0 && info.queryTexts !== false;
     const total = this.cross ? (this.toward ? this.S : this.T) : Math.max(this.S, this.text.total);
     this.count = this.cross ? (this.toward ? this.T : this.S) : total;
@@ -130,8 +130,8 @@ class TokenPlace {
       this.view.setText(this.count, (n) => this.raw(n));
     }
   }
-  rawKey(n) { return this.keysKnown ? this.text.key(n) ?? "" : `#${n}`; }
-  rawQuery(n) { return this.queriesKnown ? this.text.query(n) ?? "" : `#${n}`; }
+  rawKey(n) { return this.keysKnown ? this.text.token(n) ?? "" : `#${n}`; }
+  rawQuery(n) { return this.queriesKnown ? this.text.token(n) ?? "" : `#${n}`; }
   raw(n) { return this.cross && this.toward ? this.rawQuery(n) : this.rawKey(n); }
   rawChosen(n) { return this.cross && !this.toward ? this.rawQuery(n) : this.rawKey(n); }
   side(which) { return which === "chosen" && !this.cross ? this.i : undefined; }
