@@ -1045,6 +1045,35 @@ def test_self_attention_of_a_cross_encoder_is_self_attention():
     assert not any(c.cross for c in run.calls)
 
 
+def test_sampled_rows_are_counted_as_all_rows_are():
+    """Their statistics are those of the same rows of the whole call, padding left out."""
+    model = zoo.build("llama")
+    inputs = {"input_ids": torch.randint(3, 101, (2, 60)), "attention_mask": torch.ones(2, 60)}
+    inputs["attention_mask"][1, 37:] = 0
+    with torch.no_grad():
+        with observe(model) as whole:
+            model(**inputs)
+        with observe(model, rows=20) as some:
+            model(**inputs)
+    for n, (seen, part) in enumerate(zip(whole.calls, some.calls, strict=True)):
+        real = inputs["attention_mask"][:, part.rows] > 0
+        assert some.stats[n].rows.tolist() == [int(real.sum())] * 4
+        mean = seen.tensors["entropy"][..., part.rows].double().transpose(1, 2)[real].mean(dim=0)
+        torch.testing.assert_close(some.stats[n].mean("entropy"), mean)
+
+
+def test_a_sampled_row_that_is_not_finite_is_named_by_its_place():
+    from clearhead.capture.looking import look, spans_of
+
+    q = torch.randn(1, 2, 200, 4)
+    k = torch.randn(1, 2, 200, 4)
+    (first, _), *_, (last, _) = spans_of(200, 48, "a")
+    assert first != last
+    q[0, 1, last] = torch.nan
+    looked = look(AttentionInputs(q, k, k, ch.Rule(causal=True), None), 48, "a")
+    assert looked.stats.nonfinite_at == ((0, 1, last),)
+
+
 def test_every_row_is_as_likely_to_be_sampled():
     from clearhead.capture.looking import spans_of
 

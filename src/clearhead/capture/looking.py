@@ -9,6 +9,7 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,23 +33,27 @@ Spans = list[tuple[int, int]]
 
 @dataclass(frozen=True, eq=False)
 class Looked:
-    """What the engine found in each span of rows, and statistics of the heads over all of them."""
+    """What the engine found in all rows of some spans, and statistics of the heads over them."""
 
     spans: Spans
-    parts: list[Attended]
+    attended: Attended
     stats: HeadStats
 
     @property
     def figures(self) -> dict[str, Tensor]:
         """The figures of the rows that were looked at, (B, H, R) each, on the CPU."""
-        return {n: torch.cat([getattr(a, n) for a in self.parts], dim=-1).cpu() for n in FIGURES}
+        return {n: getattr(self.attended, n).cpu() for n in FIGURES}
 
     def rows(self, i0: int, i1: int) -> Attended:
         """The figures of some rows, all of which lie in one span."""
-        for (first, last), part in zip(self.spans, self.parts, strict=True):
+        at = 0
+        for first, last in self.spans:
             if first <= i0 and i1 <= last:
-                here = {n: getattr(part, n)[..., i0 - first : i1 - first] for n in FIGURES}
-                return replace(part, **here)
+                here = slice(at + i0 - first, at + i1 - first)
+                return replace(
+                    self.attended, **{n: getattr(self.attended, n)[..., here] for n in FIGURES}
+                )
+            at += last - first
         raise ValueError(f"rows {i0}:{i1} were not looked at; {self.spans} were")
 
 
@@ -91,16 +96,31 @@ def look(inputs: AttentionInputs, rows: int | None, seed: str) -> Looked:
     q, k, rule = inputs.q.detach(), inputs.k.detach(), inputs.rule
     bound = BoundRule(rule, q, k)
     spans = spans_of(bound.T, rows, seed)
-    found: list[Attended] = []
-    stats: HeadStats | None = None
-    for i0, i1 in spans:
-        mine, part = rule_of_rows(rule, bound, i0, i1), q[:, :, i0:i1]
-        attended = attention(part, k, None, mine, distance=not inputs.cross)
-        new = HeadStats.of(attended)
-        stats = new if stats is None else stats.merge(new)
-        found.append(attended)
-    assert stats is not None
-    return Looked(spans, found, stats)
+    parts = [
+        attention(
+            q[:, :, i0:i1], k, None, rule_of_rows(rule, bound, i0, i1), distance=not inputs.cross
+        )
+        for i0, i1 in spans
+    ]
+    attended = parts[0] if len(parts) == 1 else _joined(parts)
+    return Looked(spans, attended, _with_places(HeadStats.of(attended), spans))
+
+
+def _joined(parts: list[Attended]) -> Attended:
+    """The rows of calls that share their keys as those of one; of its rule, only padding is so."""
+    rows: dict[str, Any] = {name: torch.cat([getattr(part, name) for part in parts], dim=2)
+            for name, x in vars(parts[0]).items() if isinstance(x, Tensor)}  # fmt: skip
+    masks = [part.rule.query_mask for part in parts if part.rule.query_mask is not None]
+    rule = replace(parts[0].rule, query_mask=torch.cat(masks, dim=1) if masks else None)
+    return replace(parts[0], rule=rule, **rows)
+
+
+def _with_places(stats: HeadStats, spans: Spans) -> HeadStats:
+    """The rows that are not finite, by where they stand in the call."""
+    if not stats.nonfinite_at:
+        return stats
+    at = [i for span in spans for i in range(*span)]
+    return replace(stats, nonfinite_at=tuple((b, h, at[i]) for b, h, i in stats.nonfinite_at))
 
 
 @torch.no_grad()
