@@ -365,6 +365,220 @@ def test_less_than_300_kb_before_the_first_picture(browser, address):
         assert len(sizes) > 10 and 0 < sum(sizes) < 300_000
 
 
+# What each place lets one do ----------------------------------------------------------------------
+
+
+def in_table(page):
+    """The heads of the table beside the grid, from top to bottom."""
+    return page.locator("table.sorted tbody th").all_inner_texts()
+
+
+def test_the_grid_is_colored_sorted_and_filtered_and_the_link_says_how(browser, address, long):
+    heads = long.heads()
+    by_entropy = [h.head for h in sorted(heads, key=lambda h: h.normalized_entropy)]
+    assert by_entropy not in (sorted(by_entropy), sorted(by_entropy)[::-1])
+    with opened(browser, address, "/#/model?tab=textbook") as page:
+        page.wait_for_selector("table.sorted tbody th")
+        assert in_table(page) == [h.head for h in heads]
+        for way, wanted in (("ascending", by_entropy), ("descending", by_entropy[::-1])):
+            page.click("table.sorted button.sort:has-text('entropy')")
+            page.wait_for_selector(f"th[aria-sort={way}]:has-text('entropy')")
+            assert in_table(page) == wanted
+        cell = page.locator(".headcell[data-head='0.5']")
+        before = cell.evaluate("e => getComputedStyle(e).backgroundColor")
+        page.get_by_label("Color by").select_option("distance")
+        at_address(page, "color=distance")
+        (farthest,) = [h.distance for h in heads if h.head == "0.5"]
+        assert "distance" in cell.get_attribute("aria-label")
+        assert number(cell.locator(".value")) == pytest.approx(farthest, rel=0.01)
+        assert before != cell.evaluate("e => getComputedStyle(e).backgroundColor")
+        page.click(".chip[data-role='induction']")
+        at_address(page, "role=induction")
+        until(page, "() => document.querySelectorAll('table.sorted tbody tr').length === 1")
+        assert in_table(page) == ["0.3"]
+        page.reload()
+        page.wait_for_selector("table.sorted tbody th")
+        assert in_table(page) == ["0.3"]
+        assert page.get_by_label("Color by").input_value() == "distance"
+
+
+@pytest.mark.parametrize("place", ["head/0.0", "compare/0.0/0.2", "token/0?heads=0.0"])
+def test_a_token_is_searched_for_and_a_position_gone_to(browser, address, long, place):
+    texts = [long.pieces[n] for n in long.tokens[0][0].tolist()]
+    starts = torch.tensor([0, *map(len, texts)]).cumsum(0)
+    positions = [
+        int(torch.searchsorted(starts, found.start(), right=True)) - 1
+        for found in re.finditer("Senate", "".join(texts))
+    ]
+    assert len(positions) > 3
+    first_seen = {
+        "h": "document.querySelector('[data-field=seen]').textContent",
+        "c": "location.hash",
+        "t": "document.querySelector('.spoken').textContent",
+    }[place[0]]
+
+    def is_shown(n):
+        """The view is about that position (or the cursor of the text is on it)."""
+        until(page, f"""(n) => {{
+            const said = {first_seen}.replaceAll(",", "");
+            const [, a, b] = /queries (\\d+)–(\\d+)/.exec(said) ?? [];
+            const y = /[?&]y=([\\d.]+)/.exec(said)?.[1];
+            return a !== undefined ? a <= n && n <= b && b - a < 400
+                : y !== undefined ? Math.abs(y - n) < 12 : said.includes(`[${{n}}]`);
+        }}""", n)  # fmt: skip
+
+    with opened(browser, address, f"/#/{place}{'&' if '?' in place else '?'}tab=textbook") as page:
+        box = page.locator("input[type=search]:visible")
+        box.wait_for()
+        page.wait_for_selector("aside table") if place[0] == "t" else settled(page)
+        count = page.locator(".search:visible .count")
+        box.fill("Senate")
+        for n in (0, 1, 2):
+            page.keyboard.press("Enter") if n else box.press("Enter")
+            said = f"{n + 1} of {len(positions)}"
+            until(page, "([e, said]) => e.textContent === said", [count.element_handle(), said])
+            if place[0] != "t":
+                is_shown(positions[n])
+        page.click("button[aria-label='Previous match']:visible")
+        said = f"2 of {len(positions)}"
+        until(page, "([e, said]) => e.textContent === said", [count.element_handle(), said])
+        box.fill("4321")
+        box.press("Enter")
+        if place[0] != "t":
+            is_shown(4321)
+        box.fill(f"{N}")
+        box.press("Enter")
+        assert count.inner_text() == "there are 6,000 positions, from 0"
+
+
+def test_from_a_weight_to_the_text_and_who_links_two_tokens(browser, address, long):
+    i, j = 2500, 2499
+    exact = {h.head: float(long.map(h.head)[0, 0, i, j]) for h in long.heads()}
+    ranked = sorted(exact, key=exact.get, reverse=True)
+    with opened(browser, address, f"/#/head/0.0?tab=textbook&i={i}&j={j}&w=20") as page:
+        settled(page)
+        page.click("section[aria-label=Pinned] >> text=who attends to this key")
+        at_address(page, f"#/token/{j}")
+        at_address(page, "way=to")
+        page.go_back()
+        settled(page)
+        page.click("section[aria-label=Pinned] >> text=this query in the text")
+        at_address(page, f"#/token/{i}")
+        page.wait_for_selector("aside table")
+        page.locator(f".scroller [data-n='{j}']").click(modifiers=["Shift"])
+        at_address(page, f"j={j}")
+        page.wait_for_selector("table.links tbody tr")
+        rows = page.locator("table.links tbody tr")
+        found = [
+            (row.locator("th").inner_text(), float(row.locator("td.weight").get_attribute("title")))
+            for row in rows.all()
+        ]
+        assert [head for head, _ in found[:2]] == ranked[:2]
+        assert dict(found) == pytest.approx(exact, rel=1e-4, abs=1e-9)
+
+
+PICTURE = """(n) => [...document.querySelectorAll(".pad")]
+    .filter((pad) => pad.offsetParent)[n].querySelector("canvas").toDataURL()"""
+
+
+def test_colors_are_linear_or_logarithmic_and_say_which(browser, address):
+    with opened(browser, address, "/#/head/0.4?tab=textbook&x=3000&y=3000&w=200") as page:
+        settled(page)
+        seen = {}
+        for scale, said in (("log", "logarithmic"), ("linear", "linear"), ("log", "logarithmic")):
+            page.click(f"button[data-key={scale}]:visible")
+            page.wait_for_selector(f".ramp-box[aria-label='color scale, {said}']:visible")
+            at_address(page, f"color={scale}")
+            settled(page)
+            page.wait_for_timeout(200)
+            seen.setdefault(scale, []).append(page.evaluate(PICTURE, 0))
+        assert seen["log"][0] == seen["log"][1] != seen["linear"][0]
+
+
+def test_two_fingers_zoom_about_what_is_between_them(browser, address):
+    with opened(
+        browser, address, "/#/head/0.0?tab=textbook&x=3000&y=3000&w=2000", has_touch=True
+    ) as page:
+        settled(page)
+        pad = page.locator(".pad").first.bounding_box()
+        x, y = pad["x"] + pad["width"] / 2, pad["y"] + pad["height"] / 2
+        send = page.context.new_cdp_session(page).send
+        for kind, apart in (("Start", 40), ("Move", 80), ("Move", 160), ("End", None)):
+            points = [] if apart is None else [
+                {"x": x + side * apart, "y": y, "id": n} for n, side in enumerate((-1, 1))
+            ]  # fmt: skip
+            send("Input.dispatchTouchEvent", {"type": f"touch{kind}", "touchPoints": points})
+        until(page, """() => { const w = Number(/[?&]w=([\\d.]+)/.exec(location.hash)?.[1]);
+            return w > 450 && w < 550; }""")  # fmt: skip
+        assert "&i=" not in page.evaluate("location.hash")  # no finger meant a click
+
+
+def test_two_runs_side_by_side_and_their_zoom_is_locked(browser, address):
+    with opened(browser, address, "/#/compare/0.0/0.1?tab=textbook&tab2=evil") as page:
+        settled(page, 2)
+        assert page.get_by_label("Run of B").input_value() == "evil"
+        page.click("text=A minus B")
+        until(page, "() => document.querySelector('main').textContent.includes("
+                    "'a difference needs two maps of one size')")  # fmt: skip
+        page.click("button[data-key=both]")
+        page.get_by_label("Run of B").select_option("textbook")
+        at_address(page, "tab2=textbook")
+        settled(page, 2)
+        page.wait_for_timeout(200)
+        before = [page.evaluate(PICTURE, n) for n in (0, 1)]
+        box = page.locator(".pad:visible").first.bounding_box()
+        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        for _ in range(8):
+            page.mouse.wheel(0, -300)
+            page.wait_for_timeout(30)
+        at_address(page, "w=")
+        settled(page, 2)
+        for n in (0, 1):
+            assert before[n] != page.evaluate(PICTURE, n)
+
+
+def test_a_long_picture_can_be_cancelled_and_asked_for_again(browser, address):
+    with opened(browser, address, "/#/model?tab=textbook") as page:
+        page.wait_for_selector("table.sorted tbody th")
+        held, given_up = [], []
+        page.route("**/tile/**", lambda route: held.append(route))  # an answer that takes its time
+        page.on("requestfailed", lambda request: given_up.append(request.url))
+        page.evaluate("location.hash = '#/head/0.1?tab=textbook'")
+        page.wait_for_selector(".veil:visible >> text=Cancel")
+        page.click(".veil:visible >> text=Cancel")
+        page.wait_for_selector(".veil:visible >> text=cancelled: the picture is not computed")
+        page.wait_for_timeout(200)
+        assert held and {route.request.url for route in held} <= set(given_up)
+        page.unroute("**/tile/**")
+        page.click(".veil:visible >> text=Compute it")
+        settled(page)
+        assert page.locator(".veil:visible").count() == 0
+
+
+NAMELESS = """() => [...document.querySelectorAll(
+        "a[href], button, input, select, summary, [tabindex='0'], [role=img], canvas, dialog")]
+    .filter((e) => e.offsetParent && !e.closest("[aria-hidden=true]"))
+    .filter((e) => ![e.getAttribute("aria-label"), e.textContent, e.labels?.[0]?.textContent,
+                     document.getElementById(e.getAttribute("aria-labelledby"))?.textContent]
+        .some((words) => words?.trim()))
+    .map((e) => e.outerHTML.slice(0, 200))"""
+
+
+@pytest.mark.parametrize("place", ["model", "head/0.2?i=9&j=3", "token/40?j=7", "compare/0.1/0.2"])
+def test_everything_that_acts_has_a_name_and_the_keyboard_gets_there(browser, address, place):
+    with opened(browser, address, f"/#/{place}{'&' if '?' in place else '?'}tab=textbook") as page:
+        page.wait_for_selector("main h1:visible, main .pad:visible")
+        page.wait_for_timeout(300)
+        assert page.evaluate(NAMELESS) == []
+        assert page.evaluate("document.documentElement.lang") == "en"
+        wanted = {"m": ".headcell", "h": ".pad", "t": ".scroller", "c": ".pad"}[place[0]]
+        for _ in range(60):
+            page.keyboard.press("Tab")
+            if page.evaluate("(s) => document.activeElement.matches(s)", wanted):
+                break
+        assert page.evaluate("(s) => document.activeElement.matches(s)", wanted)
+
+
 # From disk ----------------------------------------------------------------------------------------
 
 

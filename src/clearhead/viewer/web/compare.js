@@ -32,7 +32,8 @@ class ComparePlace {
     this.legend = new Legend();
     this.words = el("p.seen", { "data-field": "compared" });
     this.problem = el("p.without", { hidden: true });
-    this.search = searchBox(app, { pick: (position) => { const { i, j } = cellAt(this.sides[0].info, position); this.shownMaps()[0].showCell(i, j); } });
+    this.search = searchBox(app, { pick: (position) => { const { i, j } = cellAt(this.sides[0].info, position); this.shownMaps()[0].showCell(i, j); },
+      size: () => Math.max(0, ...this.sides.map(({ info }) => info.S)) || Infinity });
     const save = (kind, words) => tip(el("button", { type: "button", onclick: () => this.save(kind.toLowerCase()) }, kind), words);
     const zoom = (words, sign, act) => tip(el("button.icon", { type: "button", "aria-label": words, onclick: () => act(this.shownMaps()[0].keys()) }, sign), words);
     this.element = el("div.compare-place", null,

@@ -45,7 +45,7 @@ class HeadPlace {
     const step = (by, words, sign) => tip(el("button.quiet.icon", { type: "button", "aria-label": words, onclick: () => this.nextHead(by) }, sign), words);
     this.role = el("span.role");
     this.places = el("span.sequences");
-    this.search = searchBox(app, { pick: (position) => this.jump(position) });
+    this.search = searchBox(app, { pick: (position) => this.jump(position), size: () => this.shown?.info.S ?? Infinity });
     this.pool = segmented("A pixel shows", [["max", "max", "the largest weight of each pixel"], ["mean", "mean", "the mean weight of each pixel"]], "max", (pool) => app.go({ pool }, { push: false }));
     this.scale = segmented("Colors", [["linear", "linear", "colors in step with the weight"], ["log", "log", "colors in step with the logarithm of the weight"]], "log", (color) => app.go({ color }, { push: false }));
     const zoom = (words, sign, act) => tip(el("button.icon", { type: "button", "aria-label": words, onclick: () => this.map.view && act(this.map.keys()) }, sign), words);
@@ -162,7 +162,7 @@ class HeadPlace {
     this.map.forget();
     this.control.abort();
     this.unwatch?.();
-    this.shown = null;
+    this.shown = this.pin = null;
   }
 
   // Readouts
@@ -230,7 +230,8 @@ class HeadPlace {
     this.map.setPin(this.pin);
     this.pinned.show(this.pin, text, "", this.map.curves);
     if (this.cross?.z === 0 && this.cross.i0 === i && this.cross.j0 === j) { this.look.cancel(); this.now.hide(); }
-    const full = await this.exact.read(i, j, this.control.signal);
+    let full;
+    try { full = await this.exact.read(i, j, this.control.signal); } catch (error) { if (!isAbort(error)) this.app.fail(error); }
     if (this.shown?.key !== key || this.pin?.i !== i || this.pin?.j !== j || !full) return;
     Object.assign(this.pin, full);
     this.pinned.show(this.pin, text, "", this.map.curves);

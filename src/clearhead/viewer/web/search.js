@@ -20,13 +20,15 @@ export function matchFrom(positions, at, step) {
   return positions.findLast((n) => n < at) ?? positions[positions.length - 1];
 }
 
-// pick(position) shows one; at() is the position shown now; found(positions) is told all matches;
+// pick(position) shows one; at() is the position shown now, by default the one gone to last;
+// found(positions) is told all matches;
 // size() is how many positions there are. `q` of the address is kept where `address` is true.
-export function searchBox(app, { pick, at = () => -1, found = () => {}, size = () => Infinity }) {
+export function searchBox(app, { pick, at, found = () => {}, size = () => Infinity }) {
   let positions = [];
   let total = 0;
   let last = null;
   let control = null;
+  let here = -1;
   const input = el("input", { type: "search", placeholder: "token or position", autocomplete: "off", spellcheck: "false", enterkeyhint: "search",
     "aria-label": "Search for a token, or go to a position" });
   const count = el("span.count", { role: "status" });
@@ -44,24 +46,25 @@ export function searchBox(app, { pick, at = () => -1, found = () => {}, size = (
   function buttons() { for (const button of [back, on]) button.hidden = !positions.length; }
   function clear() {
     control?.abort();
-    [positions, total, last] = [[], 0, null];
+    [positions, total, last, here] = [[], 0, null, -1];
     say(count, "");
     buttons();
     found(positions);
   }
+  function goTo(n) { here = n; pick(n); }
   function step(way) {
-    const n = matchFrom(positions, at(), way);
+    const n = matchFrom(positions, at ? at() : here, way);
     if (n === null) return;
     const rank = positions.indexOf(n) + 1;
     say(count, `${grouped(rank)} of ${grouped(total)}`);
-    pick(n);
+    goTo(n);
   }
   async function ask(way) {
     const { position, q } = asked(input.value);
     if (position !== undefined) {
       if (position >= size()) { say(count, `there are ${grouped(size())} positions, from 0`); return; }
       say(count, "");
-      pick(position);
+      goTo(position);
       return;
     }
     if (q === undefined) { clear(); return; }
