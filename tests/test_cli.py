@@ -145,6 +145,17 @@ def test_colors_and_a_bar_on_a_terminal_only(tmp_path):
     assert "scaling experiment" not in piped.stdout + piped.stderr
 
 
+def test_a_long_text_shows_how_far_it_is_read(tmp_path):
+    (tmp_path / "long.txt").write_text("to be or not to be, that is the question " * 60)
+    inspect = [*CLEARHEAD, "inspect", "--no-probe", "--top", "1", "--file", "long.txt"]
+    shown = on_a_terminal(inspect, tmp_path)
+    assert "reading" in shown and "\u2501" in shown
+    piped = run(inspect, cwd=tmp_path)
+    assert "reading" not in piped.stdout.split("head:")[0] + piped.stderr
+    short = on_a_terminal([*inspect[:-2], "--text", "to be"], tmp_path)
+    assert "\u2501" not in short
+
+
 def test_no_color_is_respected(tmp_path):
     shown = on_a_terminal(SWEEP, tmp_path, NO_COLOR="1")
     assert "=== Why sqrt(d_head)" in shown

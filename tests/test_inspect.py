@@ -209,6 +209,23 @@ def test_a_transformers_folder_without_a_tokenizer_reads_numbers(say, tmp_path):
     assert "no tokenizer" in say("inspect", "llama", "--text", "a", status=2)
 
 
+@pytest.mark.parametrize(
+    ("stored", "asked", "runs"),
+    [("bfloat16", None, "bfloat16"), ("float32", None, "float32"),
+     ("float32", "bfloat16", "bfloat16"), ("bfloat16", "float64", "float64")],
+)  # fmt: skip
+def test_a_checkpoint_runs_in_its_own_dtype_unless_told_otherwise(
+    say, tmp_path, stored, asked, runs
+):
+    zoo.build("llama").to(getattr(torch, stored)).save_pretrained(tmp_path / "llama")
+    (tmp_path / "ids").write_text("3 4 5 6 7 8 9 10 11")
+    options = [] if asked is None else ["--dtype", asked]
+    say("inspect", "llama", "--ids", "ids", *options, "--save", "run", "--keep", "qk")
+    run = ch.load(tmp_path / "run")
+    assert {call.dtype for call in run.calls} == {runs}
+    assert run.calls[0].tensors["q"].dtype == getattr(torch, runs)
+
+
 def test_an_encoder_decoder_and_a_short_text_work(say, tmp_path):
     zoo.build("t5").save_pretrained(tmp_path / "t5")
     (tmp_path / "ids").write_text("5 6 7")

@@ -6,6 +6,7 @@ import gc
 import io
 import itertools
 import math
+import sys
 import threading
 import types
 import warnings
@@ -231,6 +232,31 @@ def test_flex_attention_is_refused_by_name():
         with torch.no_grad(), observe(model), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             model(x)
+
+
+@pytest.mark.parametrize(
+    ("package", "name"),
+    [("flash_attn", "flash_attn_func"), ("flash_attn", "flash_attn_varlen_func"),
+     ("flash_attn.flash_attn_interface", "flash_attn_func"),
+     ("xformers.ops", "memory_efficient_attention")],
+)  # fmt: skip
+def test_packages_of_flash_attention_are_refused_by_name(package, name, monkeypatch):
+    """Packages that run on GPUs alone, in the shape of theirs: a function under their name."""
+    for part in itertools.accumulate(package.split("."), "{}.{}".format):
+        monkeypatch.setitem(sys.modules, part, types.ModuleType(part))
+    said: dict = {"__name__": package}
+    exec(f"def {name}(q, k, v):\n    return v\n", said)
+    monkeypatch.setattr(sys.modules[package], name, said[name], raising=False)
+
+    class Fast(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return getattr(sys.modules[package], name)(x, x, x)
+
+    model, x = Fast(), torch.randn(1, 4, 1, 8)
+    with pytest.raises(ValueError, match=f"Fast.*it calls {name}, whose rules"):
+        with torch.no_grad(), observe(model):
+            assert torch.equal(model(x), x)
+    assert getattr(sys.modules[package], name) is said[name]
 
 
 # PyTorch's own modules ----------------------------------------------------------------------------

@@ -468,6 +468,15 @@ def test_pictures_are_whole_files_with_safe_names_and_always_the_same() -> None:
     assert grid.pictures(make_run(2, 1)) == found
 
 
+def test_names_of_modules_do_not_become_names_of_files() -> None:
+    run = make_run(2, 1)
+    run.sites = [("layers.0:self/attn", 0), ("../layers.0:self\\attn", 0)]
+    run.calls = [replace(call, module=run.sites[call.layer][0]) for call in run.calls]
+    assert {name.split(".png")[0] for name in grid.pictures(run) if name.endswith(".png")} == {
+        "heads", "head-0.0", "head-1.0",
+    }  # fmt: skip
+
+
 def test_without_q_and_k_there_is_the_grid_alone() -> None:
     assert set(grid.pictures(make_run(keep="stats"))) == {"heads.png", "heads.svg"}
     run = make_run()

@@ -3,6 +3,7 @@
 import http.client
 import json
 import math
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -13,13 +14,14 @@ import dense
 import numpy as np
 import pytest
 import torch
+from programs import ROOT
 from test_run import CUTS, GENERATIONS, call_of, randn, run_of, steps
 
 from clearhead.engine import attention
 from clearhead.rule import Rule
 from clearhead.run import Call, Check, Run
 from clearhead.stats import HeadStats
-from clearhead.viewer import pyramid, server
+from clearhead.viewer import endpoints, pyramid, server
 from clearhead.viewer.codes import HIDDEN, SMALLEST, decode
 from clearhead.viewer.tabs import Tab
 
@@ -647,3 +649,14 @@ def test_names_of_tabs_are_plain_and_no_two_alike():
     assert server.ids_of(names) == [
         "runs-a", "runs-a-2", "run", "run-2", "run-3", "about-2", "a" * 60, "a-b",
     ]  # fmt: skip
+
+
+def test_the_page_lists_every_address_of_the_server_and_no_other():
+    page = (ROOT / "docs" / "viewer.md").read_text("utf-8")
+    listed = set()
+    for line in re.findall(r"^\| (`/.*?`) \|", page, re.M):
+        first, *more = (name.split("?")[0] for name in re.findall(r"`([^`]+)`", line))
+        listed |= {first, *(first[: first.index("/row/")] + name for name in more)}
+    known = {"tab": "RUN", "head": "3.5", "reduce": "max", "z": "Z", "ty": "TY", "tx": "TX",
+             "i": "I", "j": "J"}  # fmt: skip
+    assert listed == {route.path.format_map(known) for route in endpoints.Endpoints([]).routes()}
