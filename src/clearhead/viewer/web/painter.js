@@ -173,7 +173,10 @@ export class MapPainter {
         const at = toPixel(view, plot, j + 0.5, i + 0.5);
         ctx.fillStyle = inkOn(cell.weight, { scale: this.scale, dark: this.dark });
         ctx.globalAlpha = cell.weight < 1e-4 ? 0.55 : 1; // there, but not what one reads first
-        ctx.fillText(shortWeight(cell.weight), plot.x + at.px, plot.y + at.py + 0.5);
+        const [words, x, y] = [shortWeight(cell.weight), plot.x + at.px, plot.y + at.py + 0.5];
+        const half = ctx.measureText(words).width / 2;
+        if (x - half < rect.x || x + half > rect.x + rect.width) continue; // half of 6e-20 would read as -20
+        ctx.fillText(words, x, y);
       }
     }
     ctx.restore();
