@@ -622,6 +622,33 @@ def test_from_disk_pooled_maps_stop_at_their_pixels(browser, long, tmp_path):
         until(page, MEANING, "largest of 16 × 16")
 
 
+def test_from_disk_without_room_for_maps_nobody_says_that_the_run_kept_none(browser, tmp_path):
+    run = run_of(*draw(B=2, H=4, T=400, S=400), Rule(causal=True))
+    file = tmp_path / "page.html"
+    small = offline.make_page(run, "mine", "clearhead view mine", 400_000)
+    assert small.kind == "curves"
+    offline.write_page(small, file)
+    for place in ("model", "head/0.1", "token/3", "compare/0.0/0.1"):
+        with opened(browser, file.as_uri(), f"#/{place}", offline=True) as page:
+            until(page, "() => document.body.textContent.includes('found no room here')")
+            words = page.inner_text("main")
+            assert "clearhead view mine" in words and "This keeps them" not in words, place
+
+
+def test_words_that_hold_no_space_do_not_run_together(browser, tmp_path):
+    file = tmp_path / "page.html"
+    words = ["[CLS]", "the", "cat", "##s", "sat"] * 4
+    run = run_of(*draw(T=20, S=20), Rule(), texts=words)
+    offline.write_page(offline.make_page(run, "mine", ""), file)
+    with opened(browser, file.as_uri(), "#/head/0.0?i=7&j=12", offline=True) as page:
+        wait_for_words(page, field(page, "rank"))
+        assert "the cat ##s sat" in page.inner_text("[aria-label=Pinned] [data-field=key]")
+    with opened(browser, file.as_uri(), "#/token/7?heads=0.0", offline=True) as page:
+        page.wait_for_selector("aside table")
+        first, second = (page.locator(f"#token-{n}").bounding_box() for n in (1, 2))
+        assert second["x"] - first["x"] - first["width"] >= 4
+
+
 def test_in_a_notebook_links_stay_in_the_frame(browser, tmp_path):
     run = run_of(*draw(B=1, T=40, S=40), Rule(causal=True))
     file = tmp_path / "notebook.html"

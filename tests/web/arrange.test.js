@@ -1,7 +1,7 @@
 // Lines of running text: packing, finding, what is seen; and what a token shows.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { LONGEST_TOKEN, lineAt, linesOf, linesSeen, overview, scrollFor, tokenParts } from "../../src/clearhead/viewer/web/arrange.js";
+import { LONGEST_TOKEN, areApart, lineAt, linesOf, linesSeen, overview, scrollFor, tokenParts } from "../../src/clearhead/viewer/web/arrange.js";
 
 const never = () => false;
 const chance = (seed) => () => ((seed = (seed * 1103515245 + 12345) % 2147483648) / 2147483648);
@@ -79,4 +79,13 @@ test("what a token shows", () => {
   const long = tokenParts("😀".repeat(5000));
   assert.equal([...long[0].text].length, LONGEST_TOKEN + 1);
   assert.ok(long[0].text.endsWith("…") && !/[\ud800-\udbff](?![\udc00-\udfff])/.test(long[0].text));
+});
+
+test("tokens without a space among them stand apart, others say their spaces themselves", () => {
+  assert.ok(areApart(["the", "cat", "##s", null, undefined, "."]));
+  assert.ok(!areApart(["the", " cat", "s"]));
+  assert.ok(!areApart(["K", "ub", " ", "K"]));
+  assert.ok(!areApart(["a", "\n"]));
+  assert.ok(!areApart(["alone"]));
+  assert.ok(!areApart([]));
 });

@@ -99,6 +99,7 @@ def make_page(run: Run, name: str, command: str, most: int = MOST) -> Page:
     kind, side = fits[0]
     packed = _Packed(Atlas(run, command), kind, side)
     said = about([Tab.of("run", name, run, command)])
+    said["tabs"][0]["crowded"] = kind == "curves" and ("exact", OVERVIEWS[0]) in sizes
     data = packed.data() | {"about": said, "grid": packed.grid()}
     code = bundle.script("main", START)
     text = bundle.page(f"{name} · clearhead", code, data, packed.blobs)

@@ -33,6 +33,13 @@ export function tokenParts(raw) {
   return parts;
 }
 
+// Whether tokens are words and parts of words that say nothing of the spaces between them, as those of BERT:
+// then a space is shown between them, or "the", "cat" would read as thecat.
+export function areApart(tokens) {
+  const known = tokens.filter((raw) => typeof raw === "string" && raw);
+  return known.length > 1 && !known.some((raw) => /\s/.test(raw));
+}
+
 export function endsLine(raw) { return raw.includes("\n"); }
 
 // Tokens 0..count packed into lines at most `room` wide: Uint32Array of where each line starts, and the

@@ -1,5 +1,6 @@
 // Two heads, of one run or of two, side by side with locked zoom; or their difference.
 import { ExactCells, pixelWords } from "./crosshair.js";
+import { noMapHere } from "./curves.js";
 import { calmly, el, fileName, renew, saveFile, say, segmented } from "./dom.js";
 import { Legend } from "./legend.js";
 import { MapView } from "./mapview.js";
@@ -110,7 +111,8 @@ class ComparePlace {
     const [a, b] = this.sides;
     const bare = this.sides.find(({ info }) => !info.hasMap);
     const unlike = a.info.T !== b.info.T || a.info.S !== b.info.S;
-    const words = bare ? `${bare.tab.name} kept no q and k: there is no map of head ${bare.head} to compare. This keeps them: ${bare.tab.command}`
+    const why = bare && noMapHere(bare.tab, `${bare.tab.name} kept no q and k: there is no map of head ${bare.head} to compare.`);
+    const words = bare ? `${why.words}${bare.tab.command ? ` ${why.brings} ${bare.tab.command}` : ""}`
       : this.difference && unlike ? `A has ${grouped(a.info.T)} × ${grouped(a.info.S)} weights and B ${grouped(b.info.T)} × ${grouped(b.info.S)}: a difference needs two maps of one size. Side by side works.` : "";
     say(this.problem, words);
     this.problem.hidden = !words;

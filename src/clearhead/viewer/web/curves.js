@@ -10,13 +10,20 @@ const CURVES = [
   ["maxProb", "largest weight", "of each query's row"],
 ];
 
+// Why there is no map, and the command that brings it: the run kept no q and k (kept says what it did keep), or
+// it did and the file had no room for them (crowded).
+export function noMapHere(tab, kept) {
+  const words = tab.crowded ? "This file has the figures and curves of the heads. The run kept q and k as well: they, and the maps that they make, found no room here." : kept;
+  return { words, brings: tab.crowded ? "This shows them:" : "This keeps them:" };
+}
+export function noMapElements(tab, kept) {
+  const { words, brings } = noMapHere(tab, kept);
+  return [el("p", null, `${words} ${tab.command ? brings : ""}`), tab.command ? el("pre.command", { tabindex: 0 }, tab.command) : null];
+}
+
 export async function drawCurvesOnly(app, place, { tab, head, where, info }, signal) {
-  const command = tab.command;
-  renew(place,
-    el("h1", null, `Head ${head}`),
-    el("p", null, "This run kept the figures of every query, but not q and k: its weights cannot be computed again, so there is no map to walk through."),
-    command && el("p", null, "This keeps them:"),
-    command && el("pre.command", { tabindex: 0 }, command));
+  renew(place, el("h1", null, `Head ${head}`),
+    noMapElements(tab, "This run kept the figures of every query, but not q and k: its weights cannot be computed again, so there is no map to walk through."));
   const rows = await app.source.rows(tab.id, head, where, { signal });
   for (const [name, label, meaning] of CURVES) {
     const canvas = el("canvas.curve", { role: "img", "aria-label": `${label} of ${grouped(info.T)} queries: ${spread(rows[name])}` });

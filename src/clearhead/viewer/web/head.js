@@ -3,6 +3,7 @@ import { figureAs } from "./picture.js";
 import { ExactCells } from "./crosshair.js";
 import { calmly, choice, el, fileName, renew, saveFile, say, segmented } from "./dom.js";
 import { drawCurvesOnly } from "./curves.js";
+import { figure, sequenceChoice } from "./heads.js";
 import { Legend } from "./legend.js";
 import { MapView } from "./mapview.js";
 import { crossWords, pixelMeaning, Readout } from "./readout.js";
@@ -257,7 +258,7 @@ class HeadPlace {
     }
     this.pick.value = head;
     const now = grid.heads.find((h) => h.head === head);
-    say(this.role, now?.role_mass !== undefined && now.role_mass !== null ? `mass ${now.role_mass.toFixed(2)}, equal ${(now.role_uniform ?? 0).toFixed(2)}` : "");
+    say(this.role, now?.role_mass !== undefined && now.role_mass !== null ? `mass ${figure(now.role_mass)}, equal ${figure(now.role_uniform)}` : "");
   }
   fillPlaces(tab, state) {
     const sequences = tab.sequences ?? [];
@@ -266,7 +267,7 @@ class HeadPlace {
     if (this.placesKey === key) return;
     this.placesKey = key;
     renew(this.places,
-      sequences.length > 1 && choice("sequence", sequences.map((s) => [String(s.seq), `${s.seq} (${grouped(s.T)})`]), String(this.app.where(state).seq), (seq) => this.app.go({ seq: Number(seq), batch: undefined, x: undefined, y: undefined, w: undefined, i: undefined, j: undefined })),
+      sequenceChoice(this.app, { x: undefined, y: undefined, w: undefined, i: undefined, j: undefined }),
       batches > 1 && choice("batch", Array.from({ length: batches }, (_, n) => [String(n), String(n)]), String(state.batch ?? 0), (batch) => this.app.go({ batch: Number(batch) })));
   }
   toHead(head) { this.app.go({ head }); }

@@ -1,6 +1,7 @@
 // The heads of a run, and the words for their figures and roles. The words come from the run's source;
 // what stands here are the colors, the columns and how a figure is written.
 import { css, ink, readableOn } from "./colors.js";
+import { choice } from "./dom.js";
 import { grouped } from "./ticks.js";
 
 const UNNAMED_ROLES = ["unclear", "untested"];
@@ -52,6 +53,13 @@ export function placeIn([low, high], x) {
 export function shadeColors(place, dark) {
   const rgb = ink(place, dark);
   return { back: css(rgb), text: readableOn(rgb) };
+}
+
+// Which sequence of a run is shown, under one name in every place; nothing where there is only one.
+export function sequenceChoice(app, more = {}) {
+  const sequences = app.tab().sequences ?? [];
+  return sequences.length > 1 && choice("sequence", sequences.map(({ seq, T }) => [String(seq), `${seq} (${grouped(T)})`]), String(app.where().seq),
+    (seq) => app.go({ seq: Number(seq), batch: undefined, ...more }), "A long text is read in windows, and several texts one after the other: each is a sequence, and no head looks from one into another (tokens of each in brackets)");
 }
 
 // A figure in few letters: shares .71, sizes 5.1, nothing as a dash.

@@ -12,7 +12,7 @@ export function largestList({ head, role, values, uniformOf, raw, pick, way, oth
   const top = found.length ? values[found[0]] : 0;
   const reads = way !== "to";
   const words = !seen ? (reads ? "sees no token" : "no token may see it")
-    : reads ? `${found.length === seen ? `all ${grouped(seen)}` : `the ${grouped(found.length)} largest of ${grouped(seen)}`} hold ${shortWeight(Math.min(1, held))} of the weight`
+    : reads ? `${found.length === seen ? `all ${grouped(seen)}` : `the ${grouped(found.length)} largest of ${grouped(seen)}`} hold ${heldWords(held, found.length === seen)} of the weight`
       : `the largest of ${grouped(seen)} tokens that may read it`;
   const table = el("table.largest", null,
     el("caption", null, el("b.mono", null, head), role ? ` ${role}` : "", el("span.quietly", null, words)),
@@ -30,6 +30,9 @@ export function largestList({ head, role, values, uniformOf, raw, pick, way, oth
     })));
   return table;
 }
+
+// All tokens hold all of it, unless a learned sink has its part; a few never do, however near they come.
+function heldWords(held, every) { return held < 0.995 ? shortWeight(held) : every ? "all" : "over .99"; }
 
 // A weight with four digits: .4312, 3.214e-5.
 export function exactly(p) {

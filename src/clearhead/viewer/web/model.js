@@ -1,8 +1,9 @@
 // The model: all heads of a run as a grid and as a table, and what the numbers and roles mean.
 import { csvText } from "./csv.js";
 import { gridDrawing } from "./drawing.js";
+import { noMapElements } from "./curves.js";
 import { choice, el, fileName, put, renew, saveFile, say } from "./dom.js";
-import { figure, isNamed, metricOf, metricsOf, placeIn, rangeOf, roleColor, roleWords, shadeColors } from "./heads.js";
+import { figure, isNamed, metricOf, metricsOf, placeIn, rangeOf, roleColor, roleWords, sequenceChoice, shadeColors } from "./heads.js";
 import { HeadGrid } from "./headgrid.js";
 import { HeadPreview } from "./preview.js";
 import { headOrder } from "./ranking.js";
@@ -109,15 +110,13 @@ class ModelPlace {
     const facts = [even ? `${grouped(layers)} × ${grouped(grid.heads.length / layers)} heads` : `${grouped(grid.heads.length)} heads in ${grouped(layers)} layers`];
     if (tab.tokens) facts.push(`${grouped(tab.tokens)} tokens`);
     renew(this.facts, facts.join(", "));
-    const several = (tab.sequences ?? []).length > 1;
-    if (several) put(this.facts, " ", choice("Text", tab.sequences.map(({ seq, T }) => [String(seq), `${seq}: ${grouped(T)} tokens`]), String(where.seq), (seq) => this.app.go({ seq: Number(seq), batch: undefined })));
+    put(this.facts, " ", sequenceChoice(this.app) || null);
     const batches = tab.sequences?.find(({ seq }) => seq === where.seq)?.batches ?? 1;
     if (batches > 1) put(this.facts, " ", choice("of batch", Array.from({ length: batches }, (_, n) => [String(n), String(n)]), String(where.batch), (batch) => this.app.go({ batch: Number(batch) })));
     this.drawn = tab.keep !== "stats" && grid.heads.some(({ hasMap }) => hasMap !== false);
     const lacks = tab.keep === "stats" || grid.heads.every(({ hasMap }) => hasMap === false);
     this.missing.hidden = !lacks;
-    const command = tab.command;
-    if (lacks) renew(this.missing, el("p", null, "This run kept the figures and curves of its heads, not their q and k: there are no maps to walk through. ", command ? "This keeps them:" : ""), command ? el("pre", { tabindex: 0 }, el("code", null, command)) : null);
+    if (lacks) renew(this.missing, noMapElements(tab, "This run kept the figures and curves of its heads, not their q and k: there are no maps to walk through."));
   }
 
   paint() {

@@ -1,6 +1,7 @@
 // The words beside a map: which two tokens, which weight, exactly, and how it stands in its row.
 import { el, renew, say } from "./dom.js";
 import { grouped, longWeight, shownToken } from "./ticks.js";
+import { areApart } from "./arrange.js";
 import { pixelWords } from "./crosshair.js";
 
 const AROUND = 9; // tokens of context on either side
@@ -57,10 +58,12 @@ export class Readout {
   around(line, n, token, at) {
     const before = [];
     const after = [];
-    for (let k = Math.max(0, n - AROUND); k < n; k += 1) before.push(inText(token(k)));
-    for (let k = n + 1; k <= n + AROUND; k += 1) { const next = token(k); if (next !== null && next !== undefined) after.push(inText(next)); }
-    renew(line, el("span.position", null, grouped(at ? at(n) : n)), el("span.rest.before", null, before.join("").slice(-34)),
-      el("mark", null, shownToken(token(n), 32)), el("span.rest", null, after.join("").slice(0, 34)));
+    for (let k = Math.max(0, n - AROUND); k < n; k += 1) before.push(token(k));
+    for (let k = n + 1; k <= n + AROUND; k += 1) after.push(token(k));
+    const gap = areApart([...before, token(n), ...after]) ? " " : "";
+    const words = (tokens) => tokens.map(inText).filter((each) => each).join(gap);
+    renew(line, el("span.position", null, grouped(at ? at(n) : n)), el("span.rest.before", null, (words(before) + gap).slice(-34)),
+      el("mark", null, shownToken(token(n), 32)), el("span.rest", null, (gap + words(after)).slice(0, 34)));
   }
 }
 

@@ -2,12 +2,14 @@
 // share one arrangement of lines, so they scroll as one; a strip beside them shows all of the text at once.
 import { calmly, el, perFrame } from "./dom.js";
 import { canvasColors, css, ink, readableOn } from "./colors.js";
-import { endsLine, lineAt, linesOf, linesSeen, overview, scrollFor, tokenParts } from "./arrange.js";
+import { areApart, endsLine, lineAt, linesOf, linesSeen, overview, scrollFor, tokenParts } from "./arrange.js";
 import { HIDDEN_SHADE, TEXT_SHADES, shadeOf } from "./ranking.js";
 
 const LINE = 28; // pixels, as in places.css
 const AROUND_TOKEN = 2; // pixels of its padding and margin
 const AROUND_CODE = 5;
+const APART = 4; // pixels between tokens that hold no spaces, as in places.css
+const LOOKED_AT = 200; // tokens that tell whether they do
 const PANE_SIDE = 20; // pixels of a pane's padding, both sides
 const MORE = 6; // lines drawn above and below the window
 const STRIP = 14; // pixels of the strip for each head
@@ -41,6 +43,10 @@ export class TextView {
   // The text: count tokens, raw(n) the text of each.
   setText(count, raw) {
     Object.assign(this, { count, raw, room: 0 });
+    const apart = areApart(Array.from({ length: Math.min(count, LOOKED_AT) }, (_, n) => raw(n)));
+    if (apart !== this.apart) this.widths.clear();
+    this.apart = apart;
+    this.sheet.classList.toggle("apart", apart);
     this.scroller.setAttribute("aria-label", `The text, ${count} tokens: arrow keys move, Enter reads from a token, Shift and Enter picks the other one`);
     this.resize();
   }
@@ -99,7 +105,7 @@ export class TextView {
       const style = getComputedStyle(this.scroller);
       this.fonts = { text: `${style.fontSize} ${style.fontFamily}`, code: `${parseFloat(style.fontSize) * 0.8}px ${style.getPropertyValue("--mono")}` };
     }
-    wide = AROUND_TOKEN;
+    wide = AROUND_TOKEN + (this.apart ? APART : 0);
     for (const { kind, text } of tokenParts(raw)) {
       this.pen.font = kind === "code" ? this.fonts.code : this.fonts.text;
       wide += this.pen.measureText(text).width + (kind === "code" ? AROUND_CODE : 0);

@@ -1,8 +1,9 @@
 // A token: the text shaded by what this token reads, or by who reads it, for up to four heads side by side.
+import { noMapElements } from "./curves.js";
 import { el, fileName, put, renew, saveFile, say, segmented } from "./dom.js";
 import { csvText } from "./csv.js";
 import { textDrawing } from "./drawing.js";
-import { isNamed, times } from "./heads.js";
+import { isNamed, sequenceChoice, times } from "./heads.js";
 import { exactly, keepingFocus, largestList, linkList, named } from "./lists.js";
 import { darkest, largest, leastShaded, rankOf, shadesOf, totals } from "./ranking.js";
 import { searchBox } from "./search.js";
@@ -32,13 +33,14 @@ class TokenPlace {
     this.search = searchBox(app, { pick: (n) => this.view.goTo(n, true), at: () => this.view.cursor, found: (all) => this.view.setFound(all), size: () => this.count ?? Infinity });
     this.other = tip(el("button", { type: "button", "aria-pressed": "false", onclick: () => this.setPicking(!this.picking) }, "Pick a second token"),
       "Then click it: the heads that link the two are listed (or Shift-click, or Shift and Enter)");
+    this.places = el("span.sequences");
     this.heading = el("div.paneheads");
     this.readout = el("p.spoken");
     this.missing = el("div.missing", { hidden: true });
     this.link = el("section.linked", { hidden: true, "aria-label": "Heads that link two tokens" });
     this.lists = el("div.lists");
     put(this.element,
-      el("div.controls", null, el("div.steps", null, step(-1), this.title, step(1)), this.way.element, this.scale.element, this.search.element, this.other,
+      el("div.controls", null, el("div.steps", null, step(-1), this.title, step(1)), this.way.element, this.scale.element, this.places, this.search.element, this.other,
         el("span.saves", { role: "group", "aria-label": "Save the present view" }, save("PNG", "The text in the window as a picture", () => this.picture("png")),
           save("SVG", "The text in the window as a drawing", () => this.picture("svg")), save("CSV", "All weights that are shown, as a table", () => this.save()))),
       this.missing,
@@ -78,6 +80,7 @@ class TokenPlace {
     const moved = this.place !== `${this.key0}|${this.i}`;
     this.place = `${this.key0}|${this.i}`;
     this.view.setMarks({ chosen: this.side("chosen"), other: this.j });
+    renew(this.places, sequenceChoice(app, { i: undefined, j: undefined }));
     this.head();
     this.asked = performance.now();
     this.shade();
@@ -279,8 +282,7 @@ class TokenPlace {
   lacks(tab) {
     this.missing.hidden = this.mapped.length > 0;
     if (this.mapped.length) return;
-    const command = tab.command;
-    renew(this.missing, el("p", null, "This run kept the figures of its heads, not their q and k: which token reads which cannot be said. ", command ? "This keeps them:" : ""), command ? el("pre", { tabindex: 0 }, el("code", null, command)) : null);
+    renew(this.missing, noMapElements(tab, "This run kept the figures of its heads, not their q and k: which token reads which cannot be said."));
   }
   rest(n, aloud) {
     const at = n ?? (aloud ? this.view.cursor : null);
