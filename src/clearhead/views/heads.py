@@ -332,7 +332,8 @@ def _legend(found: Sequence[Row], there: str, width: int) -> list[str]:
         f"{there}: mean weight on what it reads{where}, over the rows that have it to read; "
         "(equal): what equal attention puts there.",
         *(["text: the same in this text."] if there in SOURCES else []),
-        "entropy: 0 = all weight on one token, 1 = the same on each. dist: in tokens.",
+        "entropy: 0 = all weight on one token, 1 = the same on each.",
+        "dist: how many tokens away the weight lies, on average.",
         "first: mean weight on the first token. max: the largest score before softmax.",
     ]
     roles = {row["role"] for row in found}
