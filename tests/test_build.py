@@ -177,6 +177,7 @@ def test_any_text_of_one_length_gives_the_same_numbers(here):
     assert first == second
 
 
+@pytest.mark.slow
 def test_a_file_of_500_words(tmp_path):
     text = " ".join(f"word{i % 90}" for i in range(500))
     (tmp_path / "text.txt").write_text("\ufeff" + text, "utf-8")
@@ -373,6 +374,7 @@ def test_killed_at_any_moment_the_files_are_whole(tmp_path, monkeypatch):
     assert steps == 6  # three files flushed, three moved into place
 
 
+@pytest.mark.slow
 def test_closed_standard_streams_do_not_fail_the_work(tmp_path):
     for closed in (">&-", "2>&-", ">&- 2>&-"):
         command = " ".join(f"'{part}'" for part in [*BUILD, "--text", "a b", "--output-dir", "out"])

@@ -199,6 +199,7 @@ def test_rows_that_were_sampled(tmp_path):
     assert head["rowAt"] == rows.tolist()
 
 
+@pytest.mark.slow
 @needs_node
 def test_larger_maps_are_pooled_as_the_server_does(tmp_path):
     """More than one tile, an overview above, and the sums of its means."""

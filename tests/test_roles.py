@@ -591,6 +591,7 @@ MUTANTS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_wrong_copy_is_found(name):
     wrong = copy_of_roles(*MUTANTS[name])

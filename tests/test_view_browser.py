@@ -227,9 +227,13 @@ def test_panning_pooling_and_keys(browser, address):
 def test_what_says_how_far_a_picture_is_does_not_stand_between_hand_and_map(browser, address):
     with opened(browser, address, "/#/head/0.0?tab=textbook") as page:
         settled(page)
-        page.evaluate("document.querySelector('.veil').hidden = false")
-        box = page.locator(".veil").bounding_box()
-        page.mouse.move(box["x"] + 4, box["y"] + 4)
+        x, y = page.evaluate("""() => {
+            const veil = document.querySelector(".veil");
+            veil.hidden = false;
+            const box = veil.getBoundingClientRect();
+            return [box.x, box.y];
+        }""")
+        page.mouse.move(x + 4, y + 4)
         page.mouse.wheel(0, -800)
         at_address(page, "w=")
         settled(page)
