@@ -7,14 +7,17 @@ import threading
 import weakref
 
 import dense
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 import clearhead as ch
-from clearhead import bench
+from clearhead import bench, cells
 from clearhead.bound import BoundRule
 from clearhead.engine import output, tiles
+from clearhead.lags import ByLag
+from clearhead.map import AttentionMap
 
 LOWEST = torch.finfo(torch.float32).min
 
@@ -251,6 +254,54 @@ def test_one_map_in_many_threads_gives_each_its_own_weights():
         sys.setswitchinterval(switching)
     torch.testing.assert_close(found, want)
     torch.testing.assert_close(shared.dense()[0], want)
+
+
+@pytest.mark.parametrize("order", [(64, 64, 8, 8), (8, 8, 64, 64)])
+def test_what_depends_on_lags_may_be_made_while_it_is_being_made(order):
+    """As by another thread, at the worst moment: in the middle of making a larger, or smaller."""
+    made, within = [], []
+
+    def entry(lag):
+        if within:
+            made.append(both.tile(*within.pop()))
+        return lag
+
+    def lags(lead, rows, keys):
+        return lead + torch.arange(rows)[:, None] - torch.arange(keys)
+
+    rows, keys, other_rows, other_keys = order
+    both = ByLag(entry, torch.device("cpu"))
+    both.tile(0, 4, 4)
+    within.append((1, other_rows, other_keys))
+    assert torch.equal(both.tile(2, rows, keys), lags(2, rows, keys))
+    assert torch.equal(made[0], lags(1, other_rows, other_keys))
+    for size in ((4, 4), (rows, keys), (other_rows, other_keys)):
+        assert torch.equal(both.tile(3, *size), lags(3, *size))
+
+
+def test_a_map_is_read_while_another_thread_finds_out_about_all_rows(monkeypatch):
+    q = normal(1, 1, 40, 4)
+    want = ch.AttentionMap(q, q)[0, 0]
+    shared = ch.AttentionMap(q, q)
+    found_out, computed = AttentionMap._lse_of, cells.lse_of_rows
+
+    def meanwhile(scores, i0, i1):
+        found_out(shared, 0, 40)
+        return computed(scores, i0, i1)
+
+    monkeypatch.setattr(cells, "lse_of_rows", meanwhile)
+    torch.testing.assert_close(shared[0, 0], want)
+
+
+def test_an_offset_may_be_an_integer_of_numpy():
+    q, k = normal(1, 2, 5, 4), normal(1, 2, 9, 4, seed=1)
+    for causal in (False, True):
+        a, b = (
+            ch.attention(q, k, k, ch.Rule(causal=causal, offset=offset), distance=True)
+            for offset in (2, np.int64(2))
+        )
+        assert torch.equal(a.distance, b.distance)
+        assert torch.equal(a.key_scores.nan_to_num(9.0), b.key_scores.nan_to_num(9.0))
 
 
 def test_statistics_refuse_the_map_of_another_rule_of_the_same_shapes():

@@ -27,11 +27,12 @@ class BoundRule:
         self.scale = 1 / math.sqrt(D) if rule.scale is None else float(rule.scale)
         check_shapes(rule, q, k)
 
-        self.offset = self.S - self.T if rule.offset is None else rule.offset
-        if isinstance(self.offset, Tensor):
-            self.offset = self.offset.to(self.device, torch.int64)
+        self.offset: int | Tensor
+        if isinstance(rule.offset, Tensor):
+            self.offset = rule.offset.to(self.device, torch.int64)
             self._offsets: list[int] = self.offset.tolist()
-        else:
+        else:  # an integer of numpy is one of ours from here on
+            self.offset = self.S - self.T if rule.offset is None else int(rule.offset)
             self._offsets = [self.offset] * self.B
 
         # before and after: how many keys a query sees to either side of its own; None: all of them.

@@ -21,20 +21,23 @@ class ByLag:
 
     def __init__(self, entry: Callable[[Tensor], Tensor], device: torch.device) -> None:
         self.entry, self.device = entry, device
-        self.rows = self.keys = 0
-        self.all: Tensor | None = None  # (2 rows + keys, keys), the tile of lead -rows and so tall
+        # Rows and keys of the largest tile, and (2 rows + keys, keys): the tile of lead -rows and
+        # so tall. In one piece, as threads that share a map may each replace it.
+        self.all: tuple[int, int, Tensor] | None = None
 
     def tile(self, lead: int, rows: int, keys: int) -> Tensor:
         """The tile (rows, keys) of a lead from -rows to keys: beyond, all lags have one sign."""
         if not -rows <= lead <= keys:
             raise ValueError(f"a tile of {rows} x {keys} needs no lead of {lead}")
-        if self.all is None or rows > self.rows or keys > self.keys:
+        high, wide, made = self.all or (0, 0, None)
+        if made is None or rows > high or keys > wide:
             if _size(rows, keys) > MOST:
                 return self._made(lead, rows, keys)
-            both = max(rows, self.rows), max(keys, self.keys)
-            self.rows, self.keys = both if _size(*both) <= MOST else (rows, keys)
-            self.all = self._made(-self.rows, 2 * self.rows + self.keys, self.keys)
-        return self.all[self.rows + lead :][:rows, :keys]
+            both = max(rows, high), max(keys, wide)
+            high, wide = both if _size(*both) <= MOST else (rows, keys)
+            made = self._made(-high, 2 * high + wide, wide)
+            self.all = high, wide, made
+        return made[high + lead :][:rows, :keys]
 
     def _made(self, lead: int, rows: int, keys: int) -> Tensor:
         """The tile, whose every row is a piece of one line: the row below begins a step earlier."""

@@ -120,7 +120,8 @@ class AttentionMap:
         here = slice(b, b + 1), slice(h, h + 1)
         rule = cells.rule_of_head(self.rule, b, h, (*self._q.shape[:-1], self._bound.S))
         one = AttentionMap(self._q[here], self._k[b : b + 1, g : g + 1], rule)
-        one._lse, one._known = self._lse[here], None if self._known is None else self._known[here]
+        known = self._known  # before lse: another thread may find out about all rows meanwhile
+        one._known, one._lse = None if known is None else known[here], self._lse[here]
         return one
 
     def dense(self, max_bytes: int = 1 << 28) -> Tensor:
@@ -270,8 +271,9 @@ class AttentionMap:
 
     def _lse_of_head(self, b: int, h: int, i0: int, i1: int) -> LogSum:
         """lse of the rows i0:i1 of one head, (rows,)."""
-        if self._known is not None:
-            missing = (~self._known[b, h, i0:i1]).nonzero()
+        known = self._known  # one reading: another thread may find out about all rows meanwhile
+        if known is not None:
+            missing = (~known[b, h, i0:i1]).nonzero()
             if len(missing):
                 first, last = i0 + int(missing[0]), i0 + int(missing[-1])
                 scores = self._head(b, h)
@@ -279,7 +281,7 @@ class AttentionMap:
                     here = b, h, slice(i, min(i + min(TALL, ELEMENTS // KEYS), last + 1))
                     found = cells.lse_of_rows(scores, here[2].start, here[2].stop)
                     self._lse.high[here], self._lse.low[here] = found.high, found.low
-                    self._known[here] = True
+                    known[here] = True
         return self._lse[b, h, i0:i1]
 
     def _head(self, b: int, h: int) -> Scores:
