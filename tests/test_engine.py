@@ -121,7 +121,7 @@ MUTANTS = {
         "own = self.positions(i0, i1)[:1, None",
     ),
     "no distance beyond that of a tile": ("abs(lead - near)", "0"),
-    "the next tile along a diagonal": ("self.rows + lead :]", "self.rows + lead + 1 :]"),
+    "the next tile along a diagonal": ("made[high + lead :]", "made[high + lead + 1 :]"),
     "a ceiling where the other side hides": (
         "hides = _behind if behind else",
         "hides = _behind if not behind else",

@@ -293,6 +293,16 @@ def test_a_map_is_read_while_another_thread_finds_out_about_all_rows(monkeypatch
     torch.testing.assert_close(shared[0, 0], want)
 
 
+@pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
+def test_a_query_that_is_not_finite_has_a_row_of_nan_throughout(bad):
+    q = normal(1, 1, 3, 4)
+    q[0, 0, 1, 0] = bad
+    a = ch.attention(q, normal(1, 1, 4, 4, seed=1), normal(1, 1, 4, 4), distance=True)
+    for name in ("out", "lse", "entropy", "max_score", "mean_key", "distance", "key_scores"):
+        assert getattr(a, name)[0, 0, 1].isnan().all(), name
+        assert getattr(a, name)[0, 0, 0].isfinite().all(), name
+
+
 def test_an_offset_may_be_an_integer_of_numpy():
     q, k = normal(1, 2, 5, 4), normal(1, 2, 9, 4, seed=1)
     for causal in (False, True):

@@ -682,3 +682,18 @@ def test_the_report_fits_a_phone(browser, tmp_path):
     run_of(*draw(B=1, H=12, T=9, S=9), Rule(causal=True)).report(page_of)
     with opened(browser, page_of.as_uri(), viewport={"width": 360, "height": 740}) as page:
         assert page.evaluate("document.documentElement.scrollWidth") == 360
+
+
+def test_who_goes_on_while_a_pinned_weight_is_read_has_done_nothing_wrong(browser, address):
+    with opened(browser, address, "#/head/0.0?tab=textbook") as page:
+        settled(page)
+        asked = []
+        page.route("**/0.2/row/*", lambda route: asked.append(route))  # it never comes
+        page.evaluate("location.hash = '#/head/0.2?tab=textbook&i=5&j=3'")
+        end = time.monotonic() + 15
+        while not asked:
+            assert time.monotonic() < end
+            page.wait_for_timeout(30)
+        page.evaluate("location.hash = '#/head/0.1?tab=textbook'")
+        page.wait_for_timeout(200)
+        settled(page)

@@ -19,7 +19,7 @@ from test_run import CUTS, GENERATIONS, call_of, randn, run_of, steps
 
 from clearhead.engine import attention
 from clearhead.rule import Rule
-from clearhead.run import Call, Check, Run
+from clearhead.run import Call, Check, Run, load
 from clearhead.stats import HeadStats
 from clearhead.viewer import endpoints, pyramid, server
 from clearhead.viewer.codes import HIDDEN, SMALLEST, decode
@@ -660,3 +660,16 @@ def test_the_page_lists_every_address_of_the_server_and_no_other():
     known = {"tab": "RUN", "head": "3.5", "reduce": "max", "z": "Z", "ty": "TY", "tx": "TX",
              "i": "I", "j": "J"}  # fmt: skip
     assert listed == {route.path.format_map(known) for route in endpoints.Endpoints([]).routes()}
+
+
+def test_a_run_whose_files_are_damaged_while_it_is_open_leaves_the_others_as_they_are(tmp_path):
+    for name in ("whole", "hurt"):
+        made("plain").save(tmp_path / name)
+    tabs = [Tab.of(name, name, load(tmp_path / name), "") for name in ("whole", "hurt")]
+    with serving(tabs) as running:
+        for path in (tmp_path / "hurt").rglob("*.safetensors"):
+            path.write_bytes(b"")
+        whole, hurt = record(running, "/api/about")["tabs"]
+        assert whole["ready"] and whole["tokens"] == L + 20
+        assert not hurt["ready"] and "damaged" in hurt["error"]
+        assert ask(running, "/api/whole/0.0/row/3")[0] == 200

@@ -241,7 +241,7 @@ class _Attention(torch.autograd.Function):
         if asked.bad is not None:
             rows.spoil(tiled.rows_that_see(asked.bad, bound))
         if not bound.tame and rows.visible is not None:  # all that it sees fell below float32
-            rows.spoil((rows.visible > 0) & (rows.lse == -torch.inf))
+            rows.spoil((rows.visible > 0) & (rows.lse == -torch.inf) | rows.lse.isnan())
         # bias and sinks only so that a change in place is noticed
         ctx.save_for_backward(q, k, v, bias, sinks, rows.out, rows.lse, rows.lse_low, rows.entropy)
         ctx.asked = asked

@@ -58,7 +58,7 @@ class Tab:
         try:
             self._atlas = Atlas(self._load(self._progress), self.command)
         except Exception as error:
-            self._why = " ".join(f"{type(error).__name__}: {error}".split())
+            self._why = _line(error)
 
     def _progress(self, done: float, what: str) -> None:
         self._done, self._what = done, what
@@ -79,4 +79,13 @@ class Tab:
                 "what": self._what, "command": self.command}  # fmt: skip
         if self._why is not None:
             said["error"] = self._why
-        return said if self._atlas is None else said | self._atlas.about()
+        if self._atlas is None:
+            return said
+        try:
+            return said | self._atlas.about()
+        except (OSError, ValueError) as error:  # its files have changed since; others are whole
+            return said | {"ready": False, "error": _line(error)}
+
+
+def _line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())

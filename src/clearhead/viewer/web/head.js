@@ -119,7 +119,7 @@ class HeadPlace {
     this.unwatch = text.watch(() => { this.map.repaint(); this.refreshReadouts(); });
     if (!info.hasMap) {
       this.map.forget();
-      drawCurvesOnly(this.app, this.without, this.shown, this.control.signal);
+      drawCurvesOnly(this.app, this.without, this.shown, this.control.signal).catch((error) => this.app.fail(error));
       return;
     }
     this.exact = new ExactCells(this.app.source, { tab: tab.id, head, ...where }, info.T, info.S);
@@ -231,8 +231,7 @@ class HeadPlace {
     this.map.setPin(this.pin);
     this.pinned.show(this.pin, text, "", this.map.curves);
     if (this.cross?.z === 0 && this.cross.i0 === i && this.cross.j0 === j) { this.look.cancel(); this.now.hide(); }
-    let full;
-    try { full = await this.exact.read(i, j, this.control.signal); } catch (error) { if (!isAbort(error)) this.app.fail(error); }
+    const full = await this.exact.read(i, j, this.control.signal).catch((error) => this.app.fail(error));
     if (this.shown?.key !== key || this.pin?.i !== i || this.pin?.j !== j || !full) return;
     Object.assign(this.pin, full);
     this.pinned.show(this.pin, text, "", this.map.curves);
