@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 import torch
 from test_offline import EVIL, draw, run_of
+from test_view_server import made
 
 from clearhead import Rule
 from clearhead.run import Call
@@ -697,3 +698,11 @@ def test_who_goes_on_while_a_pinned_weight_is_read_has_done_nothing_wrong(browse
         page.evaluate("location.hash = '#/head/0.1?tab=textbook'")
         page.wait_for_timeout(200)
         settled(page)
+
+
+def test_the_last_head_of_a_layer_is_offered_beside_one_that_is_there(browser):
+    tabs = [Tab.of("plain", "plain", made("plain"), "")]
+    with Server(tabs, listen(None)) as own, opened(browser, own.address, "#/head/0.3") as page:
+        settled(page)
+        link = page.locator("a[href^='#/compare/']").first.get_attribute("href")
+        assert link.startswith("#/compare/0.3/0.2")

@@ -205,7 +205,8 @@ class App {
   firstHead() { return this.tab().first ?? "0.0"; }
   otherHead(head) {
     const [layer, n] = (head ?? "0.0").split(".").map(Number);
-    return n + 1 < (this.tab().heads ?? 1) ? `${layer}.${n + 1}` : `${layer}.${Math.max(0, n - 1)}`;
+    const { heads = 1, layers = 1 } = this.tab();  // of the whole run: some layer has several
+    return `${layer}.${n > 0 ? n - 1 : Number(heads > layers)}`;
   }
   proof(tab) {
     renew(this.proofLine, el("span.checked", null, tab.checked ? `checked: ${tab.checked}` : "not checked"), " ", el("span.caveat", null, this.about.caveat));
