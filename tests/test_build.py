@@ -383,6 +383,7 @@ def test_closed_standard_streams_do_not_fail_the_work(tmp_path):
         shutil.rmtree(tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_two_at_once_end_in_whole_files(tmp_path):
     pair = [
         subprocess.Popen(

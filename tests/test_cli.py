@@ -26,15 +26,24 @@ def test_the_overview_groups_the_verbs(arguments, capsys):
     assert said.index("Check:") < said.index("  doctor ")
 
 
-@pytest.mark.parametrize("verb", [
-    pytest.param(verb, id=verb.name, marks=[pytest.mark.slow] if verb.name == "bench" else [])
-    for verb in VERBS
-])  # fmt: skip
-def test_each_verbs_help_has_one_real_example(verb, tmp_path):
-    said = run([*CLEARHEAD, verb.name, "--help"], cwd=tmp_path).stdout
+def example_of(verb, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([verb.name, "--help"])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
     assert said.count("Example:") == 1
-    example = said.split("Example:\n")[1].strip()
-    assert example.startswith(f"clearhead {verb.name}")
+    return said.split("Example:\n")[1].strip()
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
+def test_each_verbs_help_has_one_example(verb, capsys):
+    assert example_of(verb, capsys).startswith(f"clearhead {verb.name}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
+def test_the_example_runs(verb, tmp_path, capsys):
+    example = example_of(verb, capsys)
     if verb.name in ("plot", "view", "report"):  # a run to draw, to show
         text = [*CLEARHEAD, "inspect", "--text", "a cat", "--keep", "qk", "--save", "runs/a"]
         run(text, cwd=tmp_path)
@@ -42,7 +51,7 @@ def test_each_verbs_help_has_one_real_example(verb, tmp_path):
     if verb.name == "view":  # it runs until it is told to end
         test_view.ended(test_view.begun(shlex.split(command), tmp_path))
     else:
-        run(["sh", "-c", command], cwd=tmp_path)  # it does run
+        run(["sh", "-c", command], cwd=tmp_path)
 
 
 def test_help_of_the_script_speaks_of_the_script(tmp_path):
@@ -145,6 +154,7 @@ def test_colors_and_a_bar_on_a_terminal_only(tmp_path):
     assert "scaling experiment" not in piped.stdout + piped.stderr
 
 
+@pytest.mark.slow
 def test_a_long_text_shows_how_far_it_is_read(tmp_path):
     (tmp_path / "long.txt").write_text("to be or not to be, that is the question " * 60)
     inspect = [*CLEARHEAD, "inspect", "--no-probe", "--top", "1", "--file", "long.txt"]

@@ -170,7 +170,7 @@ def test_a_compiled_training_step_has_the_same_gradients():
     assert all(torch.equal(a, b) for a, b in zip(before, step(), strict=True))
 
 
-@pytest.mark.parametrize("name", ["llama", "bart"])
+@pytest.mark.parametrize("name", ["llama", pytest.param("bart", marks=pytest.mark.slow)])
 def test_a_compiled_transformers_model_is_heard(name):
     torch._dynamo.reset()
     model, inputs = zoo.build(name), {**zoo.feed(name), "use_cache": False}

@@ -142,6 +142,7 @@ def test_from_here_to_there_is_everywhere_that_was_asked_for(say, tmp_path):
     assert "looks" not in json.loads(say("inspect", "--text", TEXT, "--json"))
 
 
+@pytest.mark.slow
 def test_words_are_looked_for_in_every_window(say, tmp_path):
     lines = [
         f"The keeper number {n} climbed the stairs, lit the lamp and wrote a line."

@@ -117,6 +117,7 @@ def test_a_report_on_minilm_names_its_heads(tmp_path):
     assert "6 calls replayed" in page
 
 
+@pytest.mark.slow
 def test_a_model_without_a_tokenizer_reads_numbers(tmp_path):
     (tmp_path / "ids").write_text(" ".join(map(str, range(5, 105))))
     done = run_program([*CLEARHEAD, "inspect", folder("mgm"), "--ids", tmp_path / "ids"], tmp_path)

@@ -194,6 +194,7 @@ def test_stopped_at_any_moment_it_goes_on_to_the_very_same_run(subject, corpus, 
     assert signal.getsignal(signal.SIGINT) is before
 
 
+@pytest.mark.slow
 def test_stopped_at_every_window_and_in_jsonl(subject, corpus, tmp_path):
     lines = "".join(json.dumps({"text": text}) + "\n\n" for text in some_texts(4, 24))
     (tmp_path / "a.jsonl").write_text(lines)
@@ -254,6 +255,7 @@ def test_an_error_in_the_middle_of_a_window_counts_nothing_twice(
         same(uninterrupted, whole(subject, corpus, tmp_path / f"{n}"))
 
 
+@pytest.mark.slow
 @FORKS
 def test_killed_at_any_moment_it_goes_on_to_the_very_same_run(
     subject, corpus, tmp_path, monkeypatch
@@ -494,6 +496,7 @@ def test_whoever_is_slow_but_works_is_waited_for(subject, tmp_path, monkeypatch)
     assert time.monotonic() - began > 7
 
 
+@pytest.mark.slow
 @FORKS
 def test_a_job_that_was_stopped_or_lost_a_process_goes_on(subject, corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(ranks, "SILENCE", 3.0)
@@ -603,6 +606,7 @@ def test_what_was_left_out_and_refused_is_merged():
 # Memory -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_corpus(subject, tmp_path, monkeypatch):
     sizes, held = [], []
     monkeypatch.setattr(survey, "KEEP_EVERY", 0.0)

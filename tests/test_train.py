@@ -183,7 +183,9 @@ def test_a_long_text_encoded_in_pieces_is_the_same_text():
 
 
 @pytest.mark.parametrize("options", [{}, {"dropout": 0.2, "accumulate": 2}], ids=["plain", "drop"])
-@pytest.mark.parametrize("stop", [1, 15, 20, 39])
+@pytest.mark.parametrize(
+    "stop", [*(pytest.param(n, marks=pytest.mark.slow) for n in (1, 39)), 15, 20]
+)
 def test_stopped_and_resumed_is_uninterrupted_to_the_bit(tmp_path, stop, options):
     settings = replace(SMALL, **options)
     want = whole(settings, tmp_path / "whole")
@@ -272,8 +274,12 @@ def uninterrupted(tmp_path_factory) -> list[dict]:
 
 
 @pytest.mark.parametrize(
-    "how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM], ids=["killed", "interrupted", "ended"]
-)
+    "how",
+    [
+        pytest.param(signal.SIGKILL, id="killed"), pytest.param(signal.SIGINT, id="interrupted"),
+        pytest.param(signal.SIGTERM, id="ended", marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
 def test_a_process_that_was_stopped_goes_on_to_the_same_losses(tmp_path, text, how, uninterrupted):
     folder = tmp_path / "out"
     process = started(command(folder, "--text", str(text), *options_of(LONG)), tmp_path)
@@ -292,7 +298,8 @@ def test_a_process_that_was_stopped_goes_on_to_the_same_losses(tmp_path, text, h
 
 def test_a_second_training_in_the_same_place_is_refused(tmp_path, text):
     folder = tmp_path / "out"
-    process = started(command(folder, "--text", str(text), *options_of(LONG)), tmp_path)
+    endless = options_of(replace(LONG, steps=100_000))
+    process = started(command(folder, "--text", str(text), *endless), tmp_path)
     try:
         again = run(command(folder, "--resume"), cwd=tmp_path, status=2)
         assert "another training writes there; wait for it" in again.stderr

@@ -137,6 +137,7 @@ def test_a_busy_port_is_one_line_that_offers_another(folder):
     ended(process)
 
 
+@pytest.mark.slow
 def test_two_without_a_port_take_two(folder):
     one = begun([*VIEW, "a", "--no-open"], folder)
     other = begun([*VIEW, "b", "--no-open"], folder)

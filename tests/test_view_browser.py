@@ -569,6 +569,7 @@ NAMELESS = """() => [...document.querySelectorAll(
     .map((e) => e.outerHTML.slice(0, 200))"""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["model", "head/0.2?i=9&j=3", "token/40?j=7", "compare/0.1/0.2"])
 def test_everything_that_acts_has_a_name_and_the_keyboard_gets_there(browser, address, place):
     with opened(browser, address, f"/#/{place}{'&' if '?' in place else '?'}tab=textbook") as page:

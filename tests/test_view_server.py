@@ -556,6 +556,7 @@ def long_run(T, H, D=8) -> Run:
     return Run("long", [("attn", 0)], 1, [call], stats={0: HeadStats.empty(H)}, keep="qk")
 
 
+@pytest.mark.slow
 def test_a_pass_over_100000_tokens_blocks_nobody_and_ends_when_all_have_gone():
     with serving([Tab.of("long", "long", long_run(100_000, 2), "")]) as running:
         running.endpoints.workers.grace = 0.3
@@ -590,6 +591,7 @@ def test_a_pass_over_100000_tokens_blocks_nobody_and_ends_when_all_have_gone():
         assert time.process_time() - spent < 0.2  # nothing computes any more
 
 
+@pytest.mark.slow
 def test_whoever_comes_back_in_time_finds_the_work_that_was_done(monkeypatch):
     pixels = pyramid._pixels
 
