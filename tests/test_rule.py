@@ -63,6 +63,13 @@ def test_every_wrong_shape_is_named_with_the_shapes_it_should_fit():
         assert word in str(refusal.value)
 
 
+@pytest.mark.parametrize("far", [1 << 70, -(1 << 61), torch.tensor([0, (1 << 63) - 1])])
+def test_an_offset_beyond_all_positions_is_refused(far):
+    q = torch.zeros(2, 1, 3, 4)
+    with pytest.raises(ValueError, match=r"offset must be within 2\^60 of 0, a key position; got"):
+        attention(q, q, q, Rule(causal=True, offset=far))
+
+
 def test_repr_is_one_readable_line():
     rule = Rule(causal=True, window=4, bias=torch.zeros(5, 7), offset=0)
     assert repr(rule) == "Rule(causal=True, offset=0, window=4, bias=float32(5, 7))"

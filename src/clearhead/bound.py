@@ -12,6 +12,8 @@ from torch import Tensor
 from clearhead.lags import ByLag
 from clearhead.rule import Rule, check_shapes
 
+FARTHEST = 1 << 60  # an offset: lags and positions must stay within int64
+
 
 class BoundRule:
     """A Rule and the shapes of one call: the answers to what a tile of scores needs to know.
@@ -34,6 +36,8 @@ class BoundRule:
         else:  # an integer of numpy is one of ours from here on
             self.offset = self.S - self.T if rule.offset is None else int(rule.offset)
             self._offsets = [self.offset] * self.B
+        if far := [n for n in self._offsets if abs(n) > FARTHEST]:
+            raise ValueError(f"offset must be within 2^60 of 0, a key position; got {far[0]}")
 
         # before and after: how many keys a query sees to either side of its own; None: all of them.
         self.before: int | None = None
