@@ -362,3 +362,16 @@ def test_only_what_is_needed_is_computed():
     model.forward = watched
     subject.Subject(model, "m", vocab_size=101).read(torch.ones(1, 4, dtype=torch.int64))
     assert seen == {"use_cache": False, "logits_to_keep": 1}
+
+
+@pytest.mark.parametrize("option", ["--report", "--plot"])
+def test_what_could_not_be_written_is_said_before_anything_is_read(option, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    place = tmp_path / "file" / "new" / "page.html"
+    assert main(["inspect", "--text", "a cat", option, str(place)]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert f"{tmp_path / 'file'}: nothing can be written there (it is a file)" in said.err
+    fresh = tmp_path / "fresh" / "page.html"
+    assert main(["inspect", "no such model", "--text", "a", option, str(fresh)]) == 2
+    assert not fresh.parent.exists()

@@ -30,6 +30,16 @@ def make_directory(directory: Path) -> None:
         ) from error
 
 
+def check_place(directory: Path) -> None:
+    """See, before work begins, that files could be written to `directory`. It is not made yet.
+
+    Raises OSError like make_directory.
+    """
+    while not directory.exists() and directory != directory.parent:
+        directory = directory.parent
+    make_directory(directory)
+
+
 def write_files(directory: Path, contents: Mapping[str, bytes]) -> None:
     """Write every file of `contents`, by name, into `directory`: all of them or, on failure, none.
 

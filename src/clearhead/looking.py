@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clearhead.files import check_place
 from clearhead.verb import LONGEST_CORPUS, Mistake, Verb, directory, mistakes, read_file
 
 if TYPE_CHECKING:
@@ -84,6 +85,10 @@ def _inspect(arguments: argparse.Namespace) -> int:
         _check_corpus(arguments)
     with mistakes():
         heads.in_order((), arguments.sort)  # is there such a column? Better asked now
+        if arguments.report is not None:
+            check_place(arguments.report.parent)
+        if arguments.plot is not None:
+            check_place(arguments.plot)
         run = _run_of(arguments, terminal)
         if run is None:  # rank 0 of the job speaks
             return 0
