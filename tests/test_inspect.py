@@ -339,6 +339,24 @@ def test_checkpoints_are_compared_in_order(say, tmp_path):
     assert "two runs or more" in say("compare", "step-1", status=2)
 
 
+def test_checkpoints_read_what_inspect_reads(say, tmp_path):
+    model = ch.TinyGPT.load("tiny-en")
+    for step in (1, 2):
+        model.save(tmp_path / f"step-{step}")
+    (tmp_path / "ids").write_text(" ".join(map(str, range(5, 65))))
+    wide = ("--ids", "ids", "--tokens", 40, "--dtype", "float64")
+    assert json.loads(say("compare", "step-1", "step-2", *wide, "--json"))["heads"]
+    assert "dtype must be one of" in say(
+        "compare", "step-1", "step-2", "--dtype", "float7", status=2
+    )
+    assert "--tokens must be at least 1" in say("compare", "a", "b", "--tokens", 0, status=2)
+    for name in ("a", "b"):
+        say("inspect", "step-1", "--ids", "ids", "--save", name)
+    assert say("compare", "a", "b", "--json")
+    refused = say("compare", "a", "b", "--ids", "ids", "--tokens", 9, status=2)
+    assert "all of them are runs: --ids, --tokens cannot change them now" in refused
+
+
 def test_plot_draws_a_run_and_a_training(say, tmp_path):
     say("inspect", "--text", TEXT, "--save", "a")
     assert "2 pictures in a/plots" in say("plot", "a")

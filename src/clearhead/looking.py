@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clearhead.files import check_place
-from clearhead.verb import LONGEST_CORPUS, Mistake, Verb, directory, mistakes, read_file
+from clearhead.verb import Mistake, Verb, directory, mistakes, reading_arguments, words
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from clearhead.run import Run
     from clearhead.run.looks import Looks
     from clearhead.subject import Subject
@@ -24,25 +26,15 @@ def _inspect_arguments(parser: argparse.ArgumentParser) -> None:
         help="a folder with a transformers model, a TinyGPT or a run; package.module:factory; "
         "nothing: the model in the box",
     )  # fmt: skip
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--text", metavar="TEXT", help="what the model is to read")
-    what.add_argument("--file", metavar="PATH", help="the same from a UTF-8 file (- for a pipe)")
-    what.add_argument("--ids", metavar="PATH", help="token numbers, for models without a tokenizer")
-    what.add_argument(
+    reading_arguments(parser).add_argument(
         "--corpus", metavar="PATH",
         help='any number of texts: a folder of *.txt, or JSONL with a "text" in each line; with '
         "--save. Stopped, the same command goes on; torchrun splits it over processes",
     )  # fmt: skip
     parser.add_argument(
-        "--tokens", type=int, metavar="N",
-        help="read no more than N tokens (with --corpus: of each text)",
-    )  # fmt: skip
-    parser.add_argument(
         "--no-probe", dest="probe", action="store_false",
         help="name what heads do from this text alone",
     )  # fmt: skip
-    parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu (default), cuda, ...")
-    parser.add_argument("--dtype", metavar="TYPE", help="default: the checkpoint's own")
     parser.add_argument("--layers", nargs="+", type=int, metavar="N", help="only these")
     parser.add_argument("--heads", nargs="+", metavar="N.N", help="keep maps of these alone")
     parser.add_argument("--sort", metavar="COLUMN", help='by a column; "-" before it turns round')
@@ -172,7 +164,7 @@ def _run_of(arguments: argparse.Namespace, terminal: "Terminal") -> "Run | None"
     if arguments.corpus is not None:
         return _survey(arguments, terminal)
     found = subject.find(arguments.model, arguments.device, arguments.dtype)
-    windows = _windows(arguments, found)
+    windows = _windows(arguments, found, words(arguments))
     n_tokens = sum(map(len, windows))
     seen = inspection.glance(found, windows[0])
     seen.check(arguments.layers, arguments.heads)
@@ -193,22 +185,24 @@ def _run_of(arguments: argparse.Namespace, terminal: "Terminal") -> "Run | None"
         keep=keep, layers=arguments.layers, heads=arguments.heads, probe=arguments.probe,
         out=arguments.save,
     )  # fmt: skip
-    steps = terminal.progress(windows, "reading", len(windows)) if len(windows) > 1 else None
-    return inspection.examine(found, windows, asked, seen, steps)
+    return inspection.examine(found, windows, asked, seen, _steps(windows, terminal))
 
 
-def _windows(arguments: argparse.Namespace, found: "Subject") -> list[list[int]]:
+def _steps(windows: list[list[int]], terminal: "Terminal") -> "Iterable[list[int]] | None":
+    """The windows one by one, with a bar, if there are several."""
+    return terminal.progress(windows, "reading", len(windows)) if len(windows) > 1 else None
+
+
+def _windows(
+    arguments: argparse.Namespace, found: "Subject", text: str | None
+) -> list[list[int]]:  # fmt: skip
     """What the model is to read: tokens, in windows of its context."""
     from clearhead import inspection
 
     if arguments.ids is not None:
-        tokens = inspection.numbers(read_file(arguments.ids, LONGEST_CORPUS), found.vocab_size)
-        tokens = tokens[: arguments.tokens]
+        tokens = inspection.numbers(text or "", found.vocab_size)[: arguments.tokens]
         size = found.context or len(tokens)
         return [tokens[i : i + size] for i in range(0, len(tokens), size)]
-    text = arguments.text
-    if arguments.file is not None:
-        text = read_file(arguments.file, LONGEST_CORPUS)
     return found.windows(inspection.TEXT if text is None else text, arguments.tokens)
 
 
@@ -247,9 +241,7 @@ def _compare_arguments(parser: argparse.ArgumentParser) -> None:
         "runs", nargs="+", metavar="RUN_OR_MODEL",
         help="two runs or more, in order; models read the same text first",
     )  # fmt: skip
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--text", metavar="TEXT", help="what the models are to read")
-    what.add_argument("--file", metavar="PATH", help="the same from a UTF-8 file (- for a pipe)")
+    reading_arguments(parser)
     parser.add_argument("--metric", default="normalized_entropy", metavar="NAME",
                         help="of a row (default normalized_entropy)")  # fmt: skip
     parser.add_argument("--sort", default="effect", metavar="COLUMN", help="default effect")
@@ -269,13 +261,16 @@ def _compare(arguments: argparse.Namespace) -> int:
         raise Mistake("two runs or more are compared; one was given")
     if arguments.top < 1:
         raise Mistake("--top must be at least 1")
-    text = arguments.text
-    if arguments.file is not None:
-        text = read_file(arguments.file, LONGEST_CORPUS)
+    if arguments.tokens is not None and arguments.tokens < 1:
+        raise Mistake("--tokens must be at least 1")
+    given = [f"--{name}" for name in ("text", "file", "ids", "tokens", "dtype")
+             if getattr(arguments, name)]  # fmt: skip
+    if given and all((Path(place) / "run.json").exists() for place in arguments.runs):
+        raise Mistake(f"all of them are runs: {', '.join(given)} cannot change them now")
     terminal = Terminal()
     with mistakes():
-        names = comparing.short_names(arguments.runs)
-        runs = [_run_or_model(place, text) for place in arguments.runs]
+        names, text = comparing.short_names(arguments.runs), words(arguments)
+        runs = [_run_or_model(place, arguments, text) for place in arguments.runs]
         found = comparing.compare(list(zip(names, runs, strict=True)), arguments.metric)
         lines = comparison.table(
             found, top=arguments.top, sort=arguments.sort, width=terminal.width
@@ -288,15 +283,17 @@ def _compare(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _run_or_model(place: str, text: str | None) -> "Run":
+def _run_or_model(place: str, arguments: argparse.Namespace, text: str | None) -> "Run":
     from clearhead import inspection, subject
     from clearhead.run import load
+    from clearhead.views.terminal import Terminal
 
     if (Path(place) / "run.json").exists():
         return load(place)
-    found = subject.find(place)
-    windows = found.windows(inspection.TEXT if text is None else text)
-    return inspection.examine(found, windows, inspection.Asked())
+    found = subject.find(place, arguments.device, arguments.dtype)
+    windows = _windows(arguments, found, text)
+    steps = _steps(windows, Terminal(sys.stderr))
+    return inspection.examine(found, windows, inspection.Asked(), progress=steps)
 
 
 # plot ---------------------------------------------------------------------------------------------

@@ -48,6 +48,26 @@ def read_text(arguments: argparse.Namespace) -> str | None:
     return read_file(arguments.file, LONGEST_TEXT)
 
 
+def reading_arguments(parser: argparse.ArgumentParser) -> argparse._MutuallyExclusiveGroup:
+    """What a model is to read, and where. The group returned is that of ways to say what."""
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--text", metavar="TEXT", help="what the model is to read")
+    what.add_argument("--file", metavar="PATH", help="the same from a UTF-8 file (- for a pipe)")
+    what.add_argument("--ids", metavar="PATH", help="token numbers, for models without a tokenizer")
+    parser.add_argument(
+        "--tokens", type=int, metavar="N", help="read no more than N tokens of a text"
+    )
+    parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu (default), cuda, ...")
+    parser.add_argument("--dtype", metavar="TYPE", help="default: the checkpoint's own")
+    return what
+
+
+def words(arguments: argparse.Namespace) -> str | None:
+    """What is to be read, or its token numbers: once, as a pipe can be. None: a text of ours."""
+    name = arguments.file if arguments.ids is None else arguments.ids
+    return arguments.text if name is None else read_file(name, LONGEST_CORPUS)
+
+
 def read_file(name: str, longest: int) -> str:
     """A UTF-8 file, "-" for standard input."""
     with open(0 if name == "-" else name, "rb") as file:
