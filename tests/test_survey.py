@@ -39,6 +39,15 @@ WORDS = SENTENCE.split(" ")
 FORKS = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """As in a process of a job: bits depend on how many there are."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="module")
 def subject():
     """A small model with the tokenizer of that in the box; it reads 24 tokens at once."""
