@@ -151,6 +151,7 @@ def test_pictures_are_pictures(built):
             assert width > 500, name
 
 
+@pytest.mark.slow
 def test_the_same_command_gives_the_same_bytes(built, tmp_path):
     name, _, out = built
     run([*BUILD, f"--{name}", "--output-dir", tmp_path], cwd=tmp_path)

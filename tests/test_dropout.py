@@ -95,7 +95,10 @@ def test_tiles_heads_and_calls_drop_apart_and_a_seed_drops_alike():
 
 
 @pytest.mark.usefixtures("small_tiles")
-@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+@pytest.mark.parametrize("rule", [
+    pytest.param(rule, id=name, marks=[] if name in ("causal", "window") else [pytest.mark.slow])
+    for name, rule in RULES.items()
+])  # fmt: skip
 def test_gradients_through_dropout(rule):
     q, k, v = inputs(T=11, H=4, G=2, D=3, dtype=torch.float64)
 

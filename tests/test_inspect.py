@@ -121,6 +121,7 @@ def test_from_here_to_there_is_the_exact_mass(say):
     assert len(lines) > 8
 
 
+@pytest.mark.slow
 def test_from_here_to_there_is_everywhere_that_was_asked_for(say, tmp_path):
     asked = ["--text", TEXT, "--from", "sat", "--to", "cat"]
     table = say("inspect", *asked, "--top", 99, "--report", "r.html", "--plot", "p").splitlines()

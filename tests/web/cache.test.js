@@ -61,6 +61,17 @@ test("a failure is told, not asked again at once; a short tile is a failure", as
   assert.equal(asked, 1);
 });
 
+test("who has given up asks for nothing, before or after", async () => {
+  const signals = [];
+  const cache = new TileCache({ tile: (tab, head, reduce, z, ty, tx, where, { signal }) => new Promise(() => { signals.push(signal); }) });
+  const control = new AbortController();
+  const one = cache.load(layer, 0, 0, 0, control.signal);
+  control.abort();
+  await assert.rejects(one, { name: "AbortError" });
+  await assert.rejects(cache.load(layer, 0, 0, 1, control.signal), { name: "AbortError" });
+  assert.deepEqual(signals.map(({ aborted }) => aborted), [true]);
+});
+
 test("texts come page by page, once", async () => {
   let asked = 0;
   const source = { tokens: async (tab, where, from, to) => { asked += 1; const texts = Array.from({ length: Math.min(to, 5000) - from }, (_, n) => `k${from + n}`); return { from, to, total: 5000, texts }; } };

@@ -54,8 +54,10 @@ export class TileCache {
     const kept = this.get(layer, z, ty, tx);
     if (kept) return Promise.resolve(kept);
     const who = {};
+    const gone = () => new DOMException("given up", "AbortError");
+    if (signal?.aborted) return Promise.reject(gone());
     return new Promise((done, failed) => {
-      signal?.addEventListener("abort", () => { this.forget(who); failed(new DOMException("given up", "AbortError")); }, { once: true });
+      signal?.addEventListener("abort", () => { this.forget(who); failed(gone()); }, { once: true });
       this.want(who, layer, [{ z, ty, tx }], done, failed);
     });
   }
