@@ -549,8 +549,8 @@ def test_two_runs_side_by_side_and_their_zoom_is_locked(browser, address):
 
 
 def test_a_long_picture_can_be_cancelled_and_asked_for_again(browser, address):
-    with opened(browser, address, "/#/model?tab=textbook") as page:
-        page.wait_for_selector("table.sorted tbody th")
+    with opened(browser, address, "/#/token/9?tab=textbook&heads=0.0") as page:
+        page.wait_for_selector(".chosen")  # a place without pictures: none is there yet
         held, given_up = [], []
         page.route("**/tile/**", lambda route: held.append(route))  # an answer that takes its time
         page.on("requestfailed", lambda request: given_up.append(request.url))
