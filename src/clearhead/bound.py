@@ -156,7 +156,7 @@ class BoundRule:
         own = self.positions(0, self.T).expand(self.B, self.T)
         return torch.stack([self.first_keys(own), own - 1, own], dim=-1)
 
-    def first_of_all(self) -> int | None:
+    def common_first_key(self) -> int | None:
         """The first key of every query, if they have one and the same, and the same offset."""
         if self._documents is not None or isinstance(self.offset, Tensor):
             return None

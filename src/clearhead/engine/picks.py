@@ -23,7 +23,7 @@ class Picks:
         self.bound = bound
         shape = (bound.B, bound.H, bound.T, 3)
         self.scores = torch.full(shape, torch.nan, dtype=dtype, device=bound.device)
-        self.first = bound.first_of_all()
+        self.first = bound.common_first_key()
         self.places = bound.places() if self.first is None else None
 
     def read(self, tile: Tensor, hidden: Tensor | None, chunk: Chunk, i0: int, j0: int) -> None:
