@@ -263,8 +263,8 @@ def test_dropout_is_off_in_eval_and_no_figure_notices_it():
     attend.eval()
     whole = attend(x, need="map")
     assert torch.equal(whole.out, attend(x).out)
-    assert torch.equal(dropped.attended.entropy, whole.attended.entropy)
-    assert torch.equal(dropped.map[:], whole.map[:])
+    torch.testing.assert_close(dropped.attended.entropy, whole.attended.entropy)
+    torch.testing.assert_close(dropped.map[:], whole.map[:])  # with dropout it is not native
     assert not torch.equal(dropped.out, whole.out)
 
 

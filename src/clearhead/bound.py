@@ -32,11 +32,11 @@ class BoundRule:
         self.offset: int | Tensor
         if isinstance(rule.offset, Tensor):
             self.offset = rule.offset.to(self.device, torch.int64)
-            self._offsets: list[int] = self.offset.tolist()
+            self.offsets: list[int] = self.offset.tolist()
         else:  # an integer of numpy is one of ours from here on
             self.offset = self.S - self.T if rule.offset is None else int(rule.offset)
-            self._offsets = [self.offset] * self.B
-        if far := [n for n in self._offsets if abs(n) > FARTHEST]:
+            self.offsets = [self.offset] * self.B
+        if far := [n for n in self.offsets if abs(n) > FARTHEST]:
             raise ValueError(f"offset must be within 2^60 of 0, a key position; got {far[0]}")
 
         # before and after: how many keys a query sees to either side of its own; None: all of them.
@@ -49,17 +49,17 @@ class BoundRule:
         if rule.causal:
             self.after = 0
         # No query has more keys than that to a side, and integers of a tensor end somewhere.
-        most = 2 * (self.T + self.S) + max(map(abs, self._offsets), default=0)
+        most = 2 * (self.T + self.S) + max(map(abs, self.offsets), default=0)
         if self.before is not None:
             self.before = min(int(self.before), most)
         if self.after is not None:
             self.after = min(int(self.after), most)
 
-        self._key_mask = None if rule.key_mask is None else rule.key_mask.to(self.device)
+        self.key_mask = None if rule.key_mask is None else rule.key_mask.to(self.device)
         self.query_mask = None if rule.query_mask is None else rule.query_mask.to(self.device)
         self._keys = self._real_keys()
         self._holes = self._padding_inside()
-        self._documents = None if rule.segments is None else self._find_documents(rule.segments)
+        self.documents = None if rule.segments is None else self._find_documents(rule.segments)
         self._left, self._right = (ByLag(side, self.device) for side in (_behind, _ahead))
         self._ceilings: dict[tuple[bool, torch.dtype], ByLag] = {}
         self._distances: dict[torch.dtype, ByLag] = {}
@@ -67,8 +67,8 @@ class BoundRule:
         self.tame = False
         self.sinks = None if rule.sinks is None else rule.sinks.detach().to(self.device)
         full = (self.B, self.H, self.T, self.S)
-        self._mask = None if rule.mask is None else rule.mask.to(self.device).expand(full)
-        self._bias = None if rule.bias is None else rule.bias.detach().to(self.device).expand(full)
+        self.mask = None if rule.mask is None else rule.mask.to(self.device).expand(full)
+        self.bias = None if rule.bias is None else rule.bias.detach().to(self.device).expand(full)
 
     # Which keys a block of queries can see at all ------------------------------------------------
 
@@ -80,8 +80,8 @@ class BoundRule:
             j0 = max(j0, i0 + lowest - self.before)
         if self.after is not None:
             j1 = min(j1, i1 + highest + self.after)
-        if self._documents is not None:
-            _, first, last = self._documents
+        if self.documents is not None:
+            _, first, last = self.documents
             if i1 > i0 and self.B:
                 j0 = max(j0, int(first[b, i0:i1].min()))
                 j1 = min(j1, int(last[b, i0:i1].max()) + 1)
@@ -89,21 +89,21 @@ class BoundRule:
 
     def _ends(self, b: slice) -> tuple[int, int]:
         """The lowest and the highest offset of these batch elements."""
-        offsets = self._offsets[b] or [0]
+        offsets = self.offsets[b] or [0]
         return min(offsets), max(offsets)
 
     def _real_keys(self) -> tuple[int, int]:
         """From the first to behind the last key that is real in any batch element."""
-        if self._key_mask is None:
+        if self.key_mask is None:
             return 0, self.S
-        real = self._key_mask.any(dim=0).nonzero()
+        real = self.key_mask.any(dim=0).nonzero()
         return (int(real[0]), int(real[-1]) + 1) if len(real) else (0, 0)
 
     def _padding_inside(self) -> list[int] | None:
         """For each number of keys n, in how many of the first n somebody has padding."""
-        if self._key_mask is None:
+        if self.key_mask is None:
             return None
-        padded = (~self._key_mask).any(dim=0).long()
+        padded = (~self.key_mask).any(dim=0).long()
         return [0, *padded.cumsum(0).tolist()]
 
     def _find_documents(self, segments: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -121,7 +121,7 @@ class BoundRule:
         last = torch.full_like(position, -1).scatter_reduce(1, number, position, "amax")
         where = self.positions(0, self.T).expand(self.B, self.T)
         outside = (where < 0) | (where >= self.S)
-        self._numbers = number
+        self.numbers = number
         if not self.S:
             return where * 0 - 1, where * 0, where * 0 - 1
         mine = number.gather(1, where.clamp(0, self.S - 1))
@@ -141,12 +141,12 @@ class BoundRule:
     def first_keys(self, positions: Tensor) -> Tensor:
         """The lowest real key of the document at each of `positions` (B, n); S if it has none."""
         keys = torch.arange(self.S, device=self.device).expand(self.B, self.S)
-        if self._key_mask is not None:
-            keys = keys.masked_fill(~self._key_mask, self.S)
+        if self.key_mask is not None:
+            keys = keys.masked_fill(~self.key_mask, self.S)
         number, own = torch.zeros_like(keys), torch.zeros_like(positions)
-        if self._documents is not None and self.S:
+        if self.documents is not None and self.S:
             outside = (positions < 0) | (positions >= self.S)
-            number = self._numbers
+            number = self.numbers
             own = number.gather(1, positions.clamp(0, self.S - 1)).masked_fill(outside, self.S)
         first = keys.new_full((self.B, self.S + 1), self.S)
         return first.scatter_reduce(1, number, keys, "amin").gather(1, own)
@@ -158,9 +158,9 @@ class BoundRule:
 
     def common_first_key(self) -> int | None:
         """The first key of every query, if they have one and the same, and the same offset."""
-        if self._documents is not None or isinstance(self.offset, Tensor):
+        if self.documents is not None or isinstance(self.offset, Tensor):
             return None
-        if self._key_mask is None:
+        if self.key_mask is None:
             return 0
         firsts = self.first_keys(torch.zeros(self.B, 1, dtype=torch.int64, device=self.device))
         return int(firsts[0]) if len(firsts) and bool((firsts == firsts[0]).all()) else None
@@ -190,16 +190,16 @@ class BoundRule:
         """True where a query may not see a key, broadcastable to the tile; None if nowhere."""
         hidden = self._band(i0, i1, j0, j1, b)
         if self._padded(j0, j1):
-            assert self._key_mask is not None
-            hidden = _either(hidden, ~self._key_mask[b, None, None, j0:j1])
-        if self._documents is not None:
-            mine = self._documents[0][b, None, i0:i1, None]
-            hidden = _either(hidden, mine != self._numbers[b, None, None, j0:j1])
-        if self._mask is not None:
-            hidden = _either(hidden, ~self._mask[b, h, i0:i1, j0:j1])
-        if self._bias is not None:
-            lowest = torch.finfo(self._bias.dtype).min
-            hidden = _either(hidden, self._bias[b, h, i0:i1, j0:j1] <= lowest)
+            assert self.key_mask is not None
+            hidden = _either(hidden, ~self.key_mask[b, None, None, j0:j1])
+        if self.documents is not None:
+            mine = self.documents[0][b, None, i0:i1, None]
+            hidden = _either(hidden, mine != self.numbers[b, None, None, j0:j1])
+        if self.mask is not None:
+            hidden = _either(hidden, ~self.mask[b, h, i0:i1, j0:j1])
+        if self.bias is not None:
+            lowest = torch.finfo(self.bias.dtype).min
+            hidden = _either(hidden, self.bias[b, h, i0:i1, j0:j1] <= lowest)
         return hidden
 
     def _padded(self, j0: int, j1: int) -> bool:
@@ -251,7 +251,7 @@ class BoundRule:
     @property
     def _banded(self) -> bool:
         """Whether causality, window and padding are all that hides, alike in all batch elements."""
-        more = (self._documents, self._mask, self._bias)
+        more = (self.documents, self.mask, self.bias)
         return not isinstance(self.offset, Tensor) and all(part is None for part in more)
 
     def _ceiling(self, behind: bool, dtype: torch.dtype) -> ByLag:
@@ -276,7 +276,7 @@ class BoundRule:
     @property
     def safe(self) -> bool:
         """Whether differences of scores stay far from the lowest number of float32."""
-        return self.tame and self._bias is None
+        return self.tame and self.bias is None
 
     # What is added to the products ---------------------------------------------------------------
 
@@ -299,8 +299,8 @@ class BoundRule:
             back = self.positions(i0, i1)[b if isinstance(self.offset, Tensor) else slice(None)]
             back = back[:, None, :, None] - torch.arange(j0, j1, device=self.device)
             scores.addcmul_(slopes, back.to(scores.dtype), value=-1)
-        if self._bias is not None:
-            bias = self._bias[b, h, i0:i1, j0:j1].to(scores.dtype)
+        if self.bias is not None:
+            bias = self.bias[b, h, i0:i1, j0:j1].to(scores.dtype)
             scores.add_(bias)
         return scores
 

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from clearhead.cache import KVCache
 from clearhead.config import AttentionConfig, Rotary
-from clearhead.engine import DTYPES
+from clearhead.engine.inputs import DTYPES
 from clearhead.files import json_text, make_directory, write_files
 from clearhead.nn import AttentionOutput, MultiHeadAttention
 from clearhead.rule import shape_of

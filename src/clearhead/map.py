@@ -17,7 +17,7 @@ from torch import Tensor
 from clearhead import cells
 from clearhead.bound import BoundRule
 from clearhead.cells import Pooled, Span
-from clearhead.engine import Attended, as_four, attention, check_inputs, tiled
+from clearhead.engine import Attended, attention, inputs, tiled
 from clearhead.engine.tiles import (
     ELEMENTS,
     KEYS,
@@ -36,7 +36,7 @@ Indices = Index | tuple[Index, ...]
 Where = tuple[slice, slice, slice]
 
 ROWS = 8192  # queries in a tile at most: scaled, they are copied
-DIAGONAL = tiled.DIAGONAL  # rows of the squares along a diagonal
+DIAGONAL = tiled.DIAGONAL  # rows of the squares along one
 
 Method = TypeVar("Method", bound=Callable[..., object])
 
@@ -76,12 +76,12 @@ class AttentionMap:
         self, q: Tensor, k: Tensor, rule: Rule | None = None, lse: Attended | Tensor | None = None,
         *, max_bytes: int = 1 << 30,
     ) -> None:  # fmt: skip
-        check_inputs(q, k, None)
+        inputs.check_inputs(q, k, None)
         self.rule = Rule() if rule is None else rule
         self.shape: tuple[int, ...] = (*q.shape[:-1], k.shape[-2])
         self.dtype = torch.promote_types(q.dtype, torch.float32)
         self.max_bytes = max_bytes
-        self._q, self._k = as_four(q.detach()), as_four(k.detach())
+        self._q, self._k = inputs.as_four(q.detach()), inputs.as_four(k.detach())
         self._bound = BoundRule(self.rule, self._q, self._k)
         self._latest: tuple[int, int, BoundRule] | None = None
         self._known: Tensor | None = None  # which rows of _lse are; None once all of them are

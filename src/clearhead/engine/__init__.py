@@ -1,10 +1,10 @@
 """The engine: exact attention with every diagnostic, in memory that grows with T and not with T².
 
-`attention` is the door. It checks what comes in, once, and hands it to an implementation;
-implementations never import each other, and an explicit request never falls back to another.
+`attention` is the door. It checks what comes in, once, and hands it to an implementation: the
+native kernel (native.py, csrc/) or the tile loop in PyTorch (tiled.py). Implementations never
+import each other, and an explicit request never falls back to another.
 """
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,14 +12,15 @@ import torch
 from torch import Tensor
 
 from clearhead.bound import BoundRule
-from clearhead.engine import gradients, tiled
+from clearhead.engine import gradients, native, tiled
+from clearhead.engine.inputs import as_four, check_inputs, is_tame, without_bad_keys
+from clearhead.engine.rows import Rows
 from clearhead.engine.tiles import Dropout, LogSum
 from clearhead.rule import Rule
 
 __all__ = ["Attended", "attention"]
 
-IMPLEMENTATIONS = ("auto", "tiled")
-DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+IMPLEMENTATIONS = ("auto", "tiled", "native")
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,9 +132,12 @@ def attention(
     torch.compile and breaks the graph there, which gains nothing: torch.compiler.disable keeps the
     compiler out. Sums over keys must fit the dtype: S |v| below 3e38.
 
-    impl      "auto", or "tiled" for the tile loop in PyTorch; which one ran is in `.impl`
+    impl      "tiled" for the tile loop in PyTorch, "native" for the compiled kernel, which needs
+              tensors on the CPU and no dropout; "auto" is native where that can be, else tiled.
+              Which one ran is in `.impl`
     received  also sum each key's weights: a second pass over the scores
-    top       also find each row's top key: a second pass over the scores
+    top       also find each row's top key: with "tiled" a second pass over the scores; "native"
+              finds it in any case
     distance  also sum how far each row looks, and keep its scores of three keys (key_scores), in
               the same pass: HeadStats.of needs none of its own
     dropout   the probability that a weight does not reach `out`, where the others grow by
@@ -153,7 +157,8 @@ def attention(
     check_inputs(q, k, v)
     with torch.autocast(q.device.type, enabled=False):
         values = None if v is None else as_four(v)
-        inputs, asked = _bind(as_four(q), as_four(k), values, rule, True, dropout, distance)
+        inputs = (as_four(q), as_four(k), values, rule.bias, rule.sinks)
+        asked = _asked(inputs, rule, impl, True, dropout, distance)
         attended = _attend(inputs, asked, received, top)
     lead = q.shape[:-2]  # as many leading axes as came in
     as_q = {
@@ -173,11 +178,17 @@ def output(
         raise ValueError("output needs v; attention(q, k, None) has the figures alone")
     with torch.autocast(q.device.type, enabled=False):
         rule = Rule() if rule is None else rule
-        inputs, asked = _bind(as_four(q), as_four(k), as_four(v), rule, False, dropout)
-        out: Tensor = _Attention.apply(*inputs, asked)[0]  # type: ignore[no-untyped-call]
+        inputs = (as_four(q), as_four(k), as_four(v), rule.bias, rule.sinks)
+        out = _rows(inputs, _asked(inputs, rule, "auto", False, dropout)).out
+    assert out is not None
     return out.reshape(*q.shape[:-2], *out.shape[2:])
 
 
+# What a call gives back, of which the first three have a gradient.
+_NAMES = (
+    "out", "lse", "entropy", "lse_low", "max_score", "mean_key", "visible", "distance",
+    "key_scores", "top_key",
+)  # fmt: skip
 _ROWS = ("lse", "lse_low", "entropy", "max_score", "mean_key", "visible", "sink_mass")
 
 # q, k, v, rule.bias, rule.sinks: what has a gradient
@@ -189,41 +200,76 @@ class _Asked:
     """What is asked of some inputs, apart from them."""
 
     bound: BoundRule
-    bad: Tensor | None  # keys that are not finite, (B, G, S), where there are any
+    impl: str
     figures: bool
     dropout: Dropout | None
-    distance: bool = False
+    distance: bool
 
 
-def _bind(
-    q: Tensor, k: Tensor, v: Tensor | None, rule: Rule, figures: bool, dropout: float,
-    distance: bool = False,
-) -> tuple[_Inputs, _Asked]:  # fmt: skip
+def _asked(
+    inputs: _Inputs, rule: Rule, impl: str, figures: bool, dropout: float, distance: bool = False
+) -> _Asked:  # fmt: skip
     if not 0 <= dropout < 1:
         raise ValueError(f"dropout must be at least 0 and below 1; got {dropout}")
-    bound = BoundRule(rule, q, k)
-    k, v, bad = _without_bad_keys(k, v)
-    bound.tame = _tame(q, k, bound.scale)
+    q, k, *_ = inputs
+    if impl != "tiled":
+        hindrance = native.hindrance(q, dropout)
+        if impl == "native" and hindrance:
+            raise ValueError(f"impl='native' {hindrance}; impl='tiled' computes this")
+        impl = "tiled" if hindrance else "native"
     drop = Dropout(dropout, int(torch.randint(1 << 62, ()))) if dropout else None
-    return (q, k, v, rule.bias, rule.sinks), _Asked(bound, bad, figures, drop, distance)
+    return _Asked(BoundRule(rule, q, k), impl, figures, drop, distance)
+
+
+def _rows(inputs: _Inputs, asked: _Asked) -> Rows:
+    """The rows of a call, part of a graph where there is to be one."""
+    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs):
+        rows = _Attention.apply(*inputs, asked)  # type: ignore[no-untyped-call]
+        return Rows(**dict(zip(_NAMES, rows, strict=True)))
+    return _compute(inputs, asked)[0]
+
+
+def _compute(inputs: _Inputs, asked: _Asked) -> tuple[Rows, Tensor, Tensor | None]:
+    """The rows of a call, and its k and v without what is not finite."""
+    (q, k, v, *_), bound = inputs, asked.bound
+    q, k, v = q.detach(), k.detach(), None if v is None else v.detach()
+    if asked.impl == "native":
+        rows, finite = native.forward(q, k, v, bound, asked.figures, asked.distance)
+        if finite:
+            return rows, k, v
+    k, v, bad = without_bad_keys(k, v)
+    if asked.impl == "native":
+        rows, _ = native.forward(q, k, v, bound, asked.figures, asked.distance)
+    else:
+        bound.tame = is_tame(q, k, bound.scale)
+        figures = asked.figures or not bound.tame
+        rows = tiled.forward(q, k, v, bound, figures, asked.dropout, asked.distance)
+        if not bound.tame and rows.visible is not None:  # all that it sees fell below float32
+            rows.spoil((rows.visible > 0) & (rows.lse == -torch.inf) | rows.lse.isnan())
+    if bad is not None:
+        rows.spoil(tiled.rows_that_see(bad, bound))
+    return rows, k, v
 
 
 def _attend(inputs: _Inputs, asked: _Asked, received: bool, top: bool) -> Attended:
-    out, *rows = _Attention.apply(*inputs, asked)  # type: ignore[no-untyped-call]
-    lse, entropy, lse_low, max_score, mean_key, visible, far, key_scores = rows
-    (q, k, *_), bound = inputs, asked.bound
+    rows, (q, k, *_), bound = _rows(inputs, asked), inputs, asked.bound
+    lse, lse_low = rows.lse, rows.lse_low
+    assert rows.entropy is not None and rows.max_score is not None
+    assert rows.mean_key is not None and rows.visible is not None
     with torch.no_grad():
         logsum = LogSum(lse, lse_low)
         sink_mass = torch.zeros_like(lse)
         if bound.sinks is not None:
             sinks = bound.sinks.to(lse)[:, None]
             sink_mass = torch.exp(sinks - logsum.base() - lse_low)
+        top_key = rows.top_key
+        if top and top_key is None:
+            top_key = tiled.top_keys(q, k, rows.max_score, bound)
         return Attended(
-            out, lse, lse_low, entropy, max_score, mean_key, visible, sink_mass,
-            rule=bound.rule, n_keys=bound.S, impl="tiled",
+            rows.out, lse, lse_low, rows.entropy, rows.max_score, rows.mean_key, rows.visible,
+            sink_mass, rule=bound.rule, n_keys=bound.S, impl=asked.impl,
             received=tiled.column_sums(q, k, logsum, bound) if received else None,
-            top_key=tiled.top_keys(q, k, max_score, bound) if top else None,
-            distance=far, key_scores=key_scores,
+            top_key=top_key, distance=rows.distance, key_scores=rows.key_scores,
         )  # fmt: skip
 
 
@@ -235,23 +281,16 @@ class _Attention(torch.autograd.Function):
         ctx: Any, q: Tensor, k: Tensor, v: Tensor | None, bias: Tensor | None,
         sinks: Tensor | None, asked: _Asked,
     ) -> tuple[Tensor | None, ...]:  # fmt: skip
-        bound = asked.bound
-        figures = asked.figures or not bound.tame
-        rows = tiled.forward(q, k, v, bound, figures, asked.dropout, asked.distance)
-        if asked.bad is not None:
-            rows.spoil(tiled.rows_that_see(asked.bad, bound))
-        if not bound.tame and rows.visible is not None:  # all that it sees fell below float32
-            rows.spoil((rows.visible > 0) & (rows.lse == -torch.inf) | rows.lse.isnan())
+        rows, clean_k, clean_v = _compute((q, k, v, bias, sinks), asked)
         # bias and sinks only so that a change in place is noticed
-        ctx.save_for_backward(q, k, v, bias, sinks, rows.out, rows.lse, rows.lse_low, rows.entropy)
+        ctx.save_for_backward(
+            q, clean_k, clean_v, bias, sinks, rows.out, rows.lse, rows.lse_low, rows.entropy
+        )
         ctx.asked = asked
         ctx.set_materialize_grads(False)  # a gradient that is not there stays None
-        rest = (
-            rows.lse_low, rows.max_score, rows.mean_key, rows.visible, rows.distance,
-            rows.key_scores,
-        )  # fmt: skip
-        ctx.mark_non_differentiable(*(x for x in rest if x is not None))
-        return rows.out, rows.lse, rows.entropy, *rest
+        found = [getattr(rows, name) for name in _NAMES]
+        ctx.mark_non_differentiable(*(x for x in found[3:] if x is not None))
+        return tuple(found)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -271,73 +310,3 @@ class _Attention(torch.autograd.Function):
             None if x is None or grad is None else grad.to(x.dtype)
             for x, grad in zip(given, grads, strict=True)
         ), None  # fmt: skip
-
-
-# What comes in ------------------------------------------------------------------------------------
-
-
-def check_inputs(q: Tensor, k: Tensor, v: Tensor | None) -> None:
-    """Raise ValueError, naming every shape, where q, k and v do not fit (TypeError: no tensors)."""
-    given: dict[str, Any] = {"q": q, "k": k} if v is None else {"q": q, "k": k, "v": v}
-    if strange := [n for n, x in given.items() if not isinstance(x, Tensor)]:
-        kinds = ", ".join(f"{name} is a {type(given[name]).__name__}" for name in strange)
-        raise TypeError(f"q, k and v must be torch tensors; {kinds}")
-    seen = ", ".join(f"{name} {list(x.shape)}" for name, x in given.items())
-    if q.ndim not in (2, 3, 4) or any(x.ndim != q.ndim for x in given.values()):
-        raise ValueError(f"q, k and v must all be (T, D), (H, T, D) or (B, H, T, D); got {seen}")
-    for what in ("dtype", "device"):
-        found = {name: getattr(x, what) for name, x in given.items()}
-        if len(set(found.values())) > 1:
-            raise ValueError(f"q, k and v must share one {what}; got {found}")
-    if q.dtype not in DTYPES:
-        known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
-        raise ValueError(f"q, k and v must hold floats ({known}); got {q.dtype}")
-    if q.shape[-1] != k.shape[-1] or q.shape[-1] < 1:
-        raise ValueError(
-            f"q has head size {q.shape[-1]} and k {k.shape[-1]}: they must be equal and at least 1 "
-            f"({seen})"
-        )
-    if v is not None and v.shape[:-1] != k.shape[:-1]:
-        raise ValueError(f"k and v must agree in all but the last axis; got {seen}")
-    if q.ndim == 4 and q.shape[0] != k.shape[0]:
-        raise ValueError(f"q has batch size {q.shape[0]} but k has {k.shape[0]} ({seen})")
-    if q.ndim > 2 and not k.shape[-3]:
-        raise ValueError(f"k must have at least one head; got {seen}")
-    if q.ndim > 2 and q.shape[-3] % k.shape[-3]:
-        raise ValueError(
-            f"k has {k.shape[-3]} heads but q has {q.shape[-3]}: query heads must be a multiple of "
-            f"key heads ({seen})"
-        )
-
-
-def as_four(x: Tensor) -> Tensor:
-    """(T, D) or (H, T, D) as (1, H, T, D)."""
-    return x[(None,) * (4 - x.ndim)]
-
-
-def _tame(q: Tensor, k: Tensor, scale: float) -> bool:
-    """Whether no product of a query and a key, nor a part of it, can overflow float32."""
-    if not (q.numel() and k.numel()):
-        return False
-    largest = [max(abs(end.item()) for end in x.detach().aminmax()) for x in (q, k)]
-    return largest[0] * largest[1] * max(abs(scale), 1.0) * q.shape[-1] < 1e37
-
-
-def _without_bad_keys(k: Tensor, v: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """k and v with zeros for keys that hold a NaN or an infinity, and which those are (B, G, S).
-
-    None in place of the last where there is none. Rows that see such a key become NaN afterwards;
-    for all others it may hold what it likes.
-    """
-    sums = [
-        x.sum(dtype=torch.promote_types(x.dtype, torch.float32)) for x in (k, v) if x is not None
-    ]
-    if all(math.isfinite(total.item()) for total in sums):  # one cheap pass, and nearly always all
-        return k, v, None
-    bad = ~k.isfinite().all(dim=-1)
-    if v is not None:
-        bad |= ~v.isfinite().all(dim=-1)
-    if not bad.any():
-        return k, v, None
-    clean = bad[..., None]
-    return k.masked_fill(clean, 0.0), None if v is None else v.masked_fill(clean, 0.0), bad

@@ -5,13 +5,14 @@ of a tile are forgotten as soon as they are summed up. gradients.py is the way b
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from clearhead.bound import BoundRule
 from clearhead.engine.picks import Picks
+from clearhead.engine.rows import Rows
 from clearhead.engine.tiles import (
     ELEMENTS,
     KEYS,
@@ -27,33 +28,6 @@ from clearhead.softmax import Partial, absorb, empty, finish
 
 DIAGONAL = 64  # rows of the squares along a diagonal
 FEWEST = 16  # keys: with fewer, a product is summed in another order than the one that made lse
-
-
-@dataclass(eq=False)
-class Rows:
-    """Per-row results of a call, each (B, H, T) in the accumulation's dtype; out (B, H, T, Dv).
-
-    None is what was not asked for.
-    """
-
-    lse: Tensor
-    lse_low: Tensor
-    out: Tensor | None = None
-    entropy: Tensor | None = None
-    max_score: Tensor | None = None
-    mean_key: Tensor | None = None
-    visible: Tensor | None = None
-    distance: Tensor | None = None
-    key_scores: Tensor | None = None  # (B, H, T, 3), of Picks
-
-    def spoil(self, bad: Tensor) -> None:
-        """Make the rows of `bad` (B, H, T) NaN."""
-        for x in (self.lse, self.entropy, self.max_score, self.mean_key, self.distance):
-            if x is not None:
-                x.masked_fill_(bad, torch.nan)
-        for x in (self.out, self.key_scores):
-            if x is not None:
-                x.masked_fill_(bad[..., None], torch.nan)
 
 
 def forward(
@@ -197,8 +171,8 @@ def on_lag(q: Tensor, k: Tensor, bound: BoundRule, lse: LogSum, lag: int) -> Ten
     every = Chunk(slice(0, bound.B), slice(0, bound.G), slice(0, bound.H), DIAGONAL)
     small = 0 < bound.B * bound.H * DIAGONAL**2 <= ELEMENTS
     for chunk in [every] if small else chunks(bound):
-        for b in _alike(chunk.b, bound._offsets):  # an offset of its own is a diagonal of its own
-            offset, scores = bound._offsets[b.start], Scores(q, k, bound, replace(chunk, b=b))
+        for b in _alike(chunk.b, bound.offsets):  # an offset of its own is a diagonal of its own
+            offset, scores = bound.offsets[b.start], Scores(q, k, bound, replace(chunk, b=b))
             first, last = max(0, lag - offset), min(bound.T, bound.S + lag - offset)
             for i1 in range(first + DIAGONAL, last + DIAGONAL, DIAGONAL):
                 i1 = min(i1, last)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clearhead.engine import DTYPES
+from clearhead.engine.inputs import DTYPES
 from clearhead.rule import Rule
 from clearhead.run.calls import FIGURES, KEPT, Call, Check
 

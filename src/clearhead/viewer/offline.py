@@ -204,17 +204,17 @@ class _Packed:
     def _exact(self, amap: AttentionMap) -> dict[str, Any]:
         """What web/softmax.js takes of a map (1, 1, T, S)."""
         q, k, bound = amap._q[0, 0], amap._k[0, 0], amap._bound
-        lse, rule, documents = amap._lse_of(0, bound.T), bound.rule, bound._documents
+        lse, rule, documents = amap._lse_of(0, bound.T), bound.rule, bound.documents
         of_head = [None if x is None else float(x[0]) for x in (rule.alibi, rule.sinks)]
         return {
             "T": bound.T, "S": bound.S, "D": q.shape[1], "q": self._add(q), "k": self._add(k),
             "lse": self._add(lse.high[0, 0]), "low": self._add(_low(lse)),
             "scale": bound.scale, "softcap": rule.softcap, "slope": of_head[0], "sink": of_head[1],
-            "offset": bound._offsets[0], "before": bound.before, "after": bound.after,
+            "offset": bound.offsets[0], "before": bound.before, "after": bound.after,
             "real": None if rule.key_mask is None else self._add(rule.key_mask[0]),
             "realRows": None if rule.query_mask is None else self._add(rule.query_mask[0]),
             "mine": None if documents is None else self._add(documents[0][0].int()),
-            "numbers": None if documents is None else self._add(bound._numbers[0].int()),
+            "numbers": None if documents is None else self._add(bound.numbers[0].int()),
             "mask": self._table(rule.mask), "bias": self._table(_hiding(rule.bias)),
         }  # fmt: skip
 

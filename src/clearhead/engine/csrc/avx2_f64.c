@@ -1,0 +1,6 @@
+#define REAL double
+#define INT int64_t
+#define AVX2
+#define NAME avx2_f64
+#include "target.h"
+#include "kernel.c"

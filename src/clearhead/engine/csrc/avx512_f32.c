@@ -1,0 +1,7 @@
+#define REAL float
+#define INT int32_t
+#define IS_FLOAT
+#define AVX512
+#define NAME avx512_f32
+#include "target.h"
+#include "kernel.c"

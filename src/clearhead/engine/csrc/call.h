@@ -1,0 +1,35 @@
+// One call: what comes in, what goes out, and the work that is left. native.py has the same list.
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct {
+  const char *data;
+  int64_t strides[4];  // in bytes, for b, h, i and the last axis; 0 where it is broadcast
+  int64_t dtype;       // of Dtype
+} Array;
+
+enum Dtype { FLOAT32, FLOAT64, FLOAT16, BFLOAT16, BOOL };
+
+typedef struct {
+  int64_t B, H, G, T, S, D, Dv;
+  double scale, softcap;  // softcap 0: none
+  int64_t before, after;  // keys seen to either side of a query's own; -1: all of them
+  Array q, k, v;          // (B, H, T, D), (B, G, S, D), (B, G, S, Dv)
+  Array mask, bias;       // (B, H, T, S), NULL where there is none
+  const int64_t *offset;                      // (B,)
+  const uint8_t *key_mask, *query_mask;       // (B, S), (B, T)
+  const int64_t *document, *first, *last;     // (B, T): of each query, with its first and last key
+  const int64_t *number;                      // (B, S): the document of each key
+  const double *alibi, *sinks;                // (H,)
+  // Results, each (B, H, T) in REAL; out (B, H, T, Dv) in the dtype of q, NULL without values;
+  // key_scores (B, H, T, 3).
+  void *out, *lse, *lse_low, *entropy, *max_score, *mean_key, *visible;
+  void *distance, *key_scores;                // NULL: not asked for
+  int64_t *top_key;
+  const int64_t *first_key;                   // (B, T), for key_scores
+  int64_t figures;                            // 0: out and lse alone
+  // The work. `bad` becomes 1 where a key or a value is not finite.
+  int64_t next, units, per_unit, bad;
+  double until;                               // when to come back, on the clock of `now`
+} Call;

@@ -1,0 +1,274 @@
+// Forward: one tile of keys after the other, every sum of a row in one pass. The algebra is that of
+// softmax.py, whose letters these are; what a lane is lies in block.h.
+#pragma once
+#include "scores.h"
+
+enum { KEYS = 128 };  // keys in a tile: its weights, (KEYS, LANES), stay in the nearest cache
+
+// What a block's queries remember of the keys that they have seen. l is summed in double: where one
+// key has nearly all the weight it is 1 + little, and the entropy is made of the little.
+typedef struct {
+  Block x;
+  REAL m[LANES];                // the largest score, the lowest number before any is seen
+  double l[LANES], u[LANES], c[LANES], a[LANES];
+  int64_t seen[LANES], top[LANES];
+  REAL picks[3][LANES];         // scores of the first key, of the one before its own, of its own
+  REAL *q, *o;                  // (D, LANES) scaled, and (Dv in whole groups, LANES)
+} Rows;
+
+// Sums over one tile, relative to the new m.
+typedef struct {
+  REAL ones[LANES], rest[LANES];  // how many weights are 1, and the sum of all others
+  REAL u[LANES], c[LANES];        // c with the keys counted from the tile's first
+} Sums;
+
+static void begin_rows(const Call *c, int64_t b, int64_t g, int64_t n, Rows *rows) {
+  begin(c, b, g, n, &rows->x);
+  pack_queries(c, &rows->x, rows->q);
+  int columns = (c->Dv + GROUP - 1) / GROUP * GROUP;
+  memset(rows->o, 0, sizeof(REAL) * LANES * columns);
+  for (int lane = 0; lane < LANES; lane++) {
+    rows->m[lane] = SINGLE ? (REAL)-3.402823466e38 : (REAL)-1.7976931348623157e308;
+    rows->l[lane] = rows->u[lane] = rows->c[lane] = rows->a[lane] = 0;
+    rows->seen[lane] = 0;
+    rows->top[lane] = -1;
+    for (int p = 0; p < 3; p++) rows->picks[p][lane] = NAN;
+  }
+}
+
+// The new largest scores, and where they are: the lowest key of equals. Whether any has changed.
+INLINE int find_largest(const REAL *s, int n, int at, int64_t j0, Rows *rows, int figures) {
+  vec old = load(rows->m + at), m = old;
+  if (!figures) {
+    for (int j = 0; j < n; j++) m = greatest(load(s + j * LANES + at), m);
+  } else {
+    ivec top = ievery(-1);
+    for (int j = 0; j < n; j++) {
+      vec here = load(s + j * LANES + at);
+      top = (ivec)if_less(m, here, (vec)ievery(j), (vec)top);
+      m = if_less(m, here, here, m);
+    }
+    for (int i = 0; i < W; i++)
+      if (top[i] >= 0) rows->top[at + i] = j0 + top[i];
+  }
+  store(rows->m + at, m);
+  return any_less(old, m);
+}
+
+// Weights in place of the scores, and their sums.
+INLINE void weigh(REAL *s, int n, int at, const Rows *rows, Sums *sums, int figures) {
+  vec m = load(rows->m + at), zero = {0}, one = every(1);
+  vec ones = zero, rest = zero, u = zero, c = zero, lowest = every(LOWEST), j_ = zero;
+  for (int j = 0; j < n; j++) {
+    REAL *here = s + j * LANES + at;
+    vec x = greatest(lowest, load(here) - m);
+    vec p = exp_(x);
+    store(here, p);
+    rest += if_less(p, one, p, zero);
+    ones += if_less(p, one, zero, p);
+    if (figures) {
+      u = fma_(p, x, u);
+      c = fma_(p, j_, c);
+      j_ += one;
+    }
+  }
+  store(sums->ones + at, ones);
+  store(sums->rest + at, rest);
+  store(sums->u + at, u);
+  store(sums->c + at, c);
+}
+
+// What has been summed up so far, brought to the new m.
+static void rescale(const Call *call, Rows *rows, const REAL *old, int figures) {
+  REAL factor[LANES];
+  int width = rows->x.n_vecs * W, columns = (call->Dv + GROUP - 1) / GROUP * GROUP;
+  for (int at = 0; at < width; at += W)
+    store(factor + at, exp_(greatest(every(LOWEST), load(old + at) - load(rows->m + at))));
+  for (int lane = 0; lane < width; lane++) {
+    double f = factor[lane];
+    if (figures) {
+      double d = (double)old[lane] - rows->m[lane];
+      rows->u[lane] = (rows->u[lane] + d * rows->l[lane]) * f;
+      rows->c[lane] *= f;
+      rows->a[lane] *= f;
+    }
+    rows->l[lane] *= f;
+  }
+  for (int d = 0; d < columns; d++)
+    for (int at = 0; at < width; at += W) {
+      REAL *here = rows->o + d * LANES + at;
+      store(here, load(here) * load(factor + at));
+    }
+}
+
+// The scores of three keys of each query, where they lie in this tile.
+static void read_picks(const Call *c, Rows *rows, int64_t j0, int n, const REAL *s) {
+  const Block *x = &rows->x;
+  for (int lane = 0; lane < x->n; lane++) {
+    int64_t first = c->first_key[x->b * c->T + x->i[lane]], own = x->own[lane];
+    int64_t keys[3] = {first, own - 1, own};
+    for (int p = 0; p < 3; p++)
+      if (keys[p] >= j0 && keys[p] < j0 + n && sees(c, x, lane, keys[p]))
+        rows->picks[p][lane] = s[(keys[p] - j0) * LANES + lane];
+  }
+}
+
+// Adds how far the keys of a tile lie from where each query stands, by their weights.
+static void add_distance(Rows *rows, int64_t j0, int n, const REAL *p, const Sums *t) {
+  const Block *x = &rows->x;
+  for (int lane = 0; lane < x->n; lane++) {
+    int64_t own = x->own[lane] - j0;  // counted like the keys of the tile
+    double l = (double)t->ones[lane] + t->rest[lane], sum = 0;
+    if (own >= n) sum = (double)own * l - t->c[lane];
+    else if (own <= 0) sum = t->c[lane] - (double)own * l;
+    else
+      for (int j = 0; j < n; j++) sum += (double)p[j * LANES + lane] * (j < own ? own - j : j - own);
+    rows->a[lane] += sum;
+  }
+}
+
+INLINE void absorb_(
+    const Call *call, Rows *rows, const REAL *keys, const REAL *values, int64_t apart, int64_t j0,
+    int n, REAL *s, int figures) {
+  REAL old[LANES];
+  Sums t = {0};
+  int width = rows->x.n_vecs * W, moved = 0;
+  score(call, &rows->x, rows->q, keys, j0, n, s, rows->seen);
+  if (call->key_scores) read_picks(call, rows, j0, n, s);
+  memcpy(old, rows->m, sizeof old);
+  for (int at = 0; at < width; at += W) {
+    moved |= find_largest(s, n, at, j0, rows, figures);
+    weigh(s, n, at, rows, &t, figures);
+  }
+  if (moved) rescale(call, rows, old, figures);
+  if (call->distance) add_distance(rows, j0, n, s, &t);
+  for (int lane = 0; lane < width; lane++) {
+    double l = (double)t.ones[lane] + t.rest[lane];
+    rows->l[lane] += l;
+    if (figures) {
+      rows->u[lane] += t.u[lane];
+      rows->c[lane] += (double)j0 * l + t.c[lane];
+    }
+  }
+  if (values) add_products(values, apart, s, rows->o, call->Dv, n, rows->x.n_vecs);
+}
+
+// The keys j0:j1 of a tile, packed, as far as the block sees any of them.
+static __attribute__((noinline)) void absorb(
+    const Call *c, Rows *rows, const REAL *keys, const REAL *values, int64_t j0, int64_t j1, REAL *s) {
+  int64_t skip = most(0, rows->x.first - j0) / GROUP * GROUP, apart = j1 - j0;
+  int n = (int)(least(j1, rows->x.last) - j0 - skip);
+  keys += skip * c->D;
+  if (values) values += skip * GROUP;
+  if (c->figures) absorb_(c, rows, keys, values, apart, j0 + skip, n, s, 1);
+  else absorb_(c, rows, keys, values, apart, j0 + skip, n, s, 0);
+}
+
+// n numbers of `from`, at most W, as the dtype of the output has them.
+INLINE void put(void *to, int64_t dtype, int64_t at, const REAL *from, int n) {
+  if (n == W && dtype == (SINGLE ? FLOAT32 : FLOAT64)) {
+    store((REAL *)to + at, load(from));
+    return;
+  }
+  for (int d = 0; d < n; d++) switch (dtype) {
+      case FLOAT32: ((float *)to)[at + d] = (float)from[d]; break;
+      case FLOAT64: ((double *)to)[at + d] = (double)from[d]; break;
+      case FLOAT16: ((uint16_t *)to)[at + d] = to_half(from[d]); break;
+      default: ((uint16_t *)to)[at + d] = to_brain(from[d]);
+    }
+}
+
+// The output of a block, each lane times its share, from columns into rows.
+static void finish_output(const Call *c, Rows *rows, const REAL *share) {
+  const Block *x = &rows->x;
+  int Dv = c->Dv;
+  for (int at = 0; at < x->n; at += W)
+    for (int d = 0; d < Dv; d += W) {
+      REAL some[W][W];
+      const REAL *columns[W];
+      int n = (int)least(W, Dv - d);
+      for (int i = 0; i < W; i++) {
+        REAL *here = rows->o + (d + (i < n ? i : 0)) * LANES + at;
+        if (i < n) store(here, load(here) * load(share + at));
+        columns[i] = here;
+      }
+      transpose(columns, 0, some[0], W);
+      for (int i = 0; i < W && at + i < x->n; i++) {
+        int64_t row = (x->b * c->H + x->h[at + i]) * c->T + x->i[at + i];
+        put(c->out, c->q.dtype, row * Dv + d, some[i], n);
+      }
+    }
+}
+
+// The results of rows that have seen all their keys; a sink is one more outcome.
+static void finish_rows(const Call *c, Rows *rows) {
+  const Block *x = &rows->x;
+  REAL share[LANES] = {0};
+  for (int lane = 0; lane < x->n; lane++) {
+    int64_t row = (x->b * c->H + x->h[lane]) * c->T + x->i[lane];
+    double m = rows->m[lane], l = rows->l[lane], u = rows->u[lane], key = rows->c[lane];
+    double factor = 1, sink = 0, distance = l == 0 ? 0 : rows->a[lane] / l;
+    int nothing = l == 0, spoiled = l != l || (nothing && rows->seen[lane]);
+    double s = c->sinks ? (REAL)c->sinks[x->h[lane]] : -INFINITY;
+    if (s != -INFINITY) {
+      double both = nothing || s > m ? s : m;
+      double d = nothing ? 0 : m - both;
+      factor = nothing ? 0 : exp(d);
+      sink = exp(s - both);
+      u = nothing ? 0 : (u + d * l) * factor;
+      u += sink == 0 ? 0 : sink * (s - both);
+      l = l * factor + sink;
+      m = both;
+    }
+    int empty = l == 0;
+    double some = empty ? 1 : l, log_l = log(some), entropy = log_l - u / some;
+    REAL lse = empty ? (REAL)-INFINITY : (REAL)(m + log_l);
+    ((REAL *)c->lse)[row] = spoiled ? NAN : lse;
+    ((REAL *)c->lse_low)[row] = empty || spoiled ? 0 : (REAL)((m - lse) + log_l);
+    if (c->figures) {
+      ((REAL *)c->entropy)[row] = spoiled ? NAN : entropy > 0 ? entropy : 0;
+      ((REAL *)c->max_score)[row] = spoiled ? NAN : nothing ? -INFINITY : rows->m[lane];
+      ((REAL *)c->mean_key)[row] = spoiled ? NAN : key * factor / some;
+      ((REAL *)c->visible)[row] = rows->seen[lane];
+      c->top_key[row] = nothing || spoiled ? -1 : rows->top[lane];
+    }
+    if (c->distance) {
+      ((REAL *)c->distance)[row] = spoiled ? NAN : distance;
+      for (int p = 0; p < 3; p++)
+        ((REAL *)c->key_scores)[3 * row + p] = spoiled ? NAN : rows->picks[p][lane];
+    }
+    share[lane] = spoiled ? NAN : (REAL)(factor / some);
+  }
+  if (c->out) finish_output(c, rows, share);
+}
+
+// Room for a thread: the tile, packed, its weights, and the rows of as many blocks as share it.
+typedef struct {
+  REAL *keys, *values, *s;
+  Rows *rows;
+} Room;
+
+static void forward_unit(Call *c, int64_t unit, Room *room) {
+  int64_t per_head = blocks_per_key_head(c), at = unit / (c->B * c->G) * c->per_unit;
+  int64_t b = unit % (c->B * c->G) / c->G, g = unit % c->G, last = 0, first = c->S;
+  int n = least(c->per_unit, per_head - at);
+  for (int r = 0; r < n; r++) {
+    Rows *rows = room->rows + r;
+    begin_rows(c, b, g, at + r, rows);
+    if (rows->x.first == rows->x.last) continue;
+    first = least(first, rows->x.first);
+    last = most(last, rows->x.last);
+  }
+  for (int64_t j0 = first / KEYS * KEYS; j0 < last; j0 += KEYS) {
+    int64_t j1 = least(j0 + KEYS, least(c->S, last));
+    int bad = pack_keys(c, b, g, j0, j1, room->keys);
+    if (c->out) bad |= pack_values(c, b, g, j0, j1, room->values);
+    if (bad) __atomic_store_n(&c->bad, 1, __ATOMIC_RELAXED);
+    for (int r = 0; r < n; r++) {
+      Rows *rows = room->rows + r;
+      if (rows->x.last <= j0 || rows->x.first >= j1) continue;
+      absorb(c, rows, room->keys, c->out ? room->values : NULL, j0, j1, room->s);
+    }
+  }
+  for (int r = 0; r < n; r++) finish_rows(c, room->rows + r);
+}

@@ -1,0 +1,11 @@
+// What one build of the kernel, for one instruction set and one kind of number, offers.
+#pragma once
+#include "call.h"
+
+typedef struct {
+  int64_t (*units)(Call *, int64_t threads);         // cuts a call into units of work
+  int (*work)(Call *);                               // does units until none is left, or no time is
+  void (*exp)(const void *x, void *y, int64_t n);    // e^x of n numbers: what the tests measure
+} Kernel;
+
+double now(void);  // seconds on a clock that never goes back

@@ -1,0 +1,81 @@
+// The door from Python: which kernel this machine can run, and a call on all its threads.
+#include <pthread.h>
+#include <time.h>
+
+#include "kernel.h"
+
+extern const Kernel avx512_f32, avx512_f64, avx2_f32, avx2_f64, baseline_f32, baseline_f64;
+
+double now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec + t.tv_nsec * 1e-9;
+}
+
+static const char *const NAMES[] = {"baseline", "avx2", "avx512"};
+
+// The instruction sets that this machine has: numbers 0 to n - 1, each better than the one before.
+int clearhead_best(void) {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
+    return 2;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 1;
+#endif
+  return 0;
+}
+
+const char *clearhead_name(int set) { return NAMES[set]; }
+
+static const Kernel *kernel_of(int set, int wide) {
+#if defined(__x86_64__)
+  if (set == 2) return wide ? &avx512_f64 : &avx512_f32;
+  if (set == 1) return wide ? &avx2_f64 : &avx2_f32;
+#endif
+  return wide ? &baseline_f64 : &baseline_f32;
+}
+
+void clearhead_exp(int set, int wide, const void *x, void *y, int64_t n) {
+  kernel_of(set, wide)->exp(x, y, n);
+}
+
+typedef struct {
+  const Kernel *kernel;
+  Call *call;
+  int failed;
+} Team;
+
+static void one_of(void *team_) {
+  Team *team = team_;
+  if (team->kernel->work(team->call)) __atomic_store_n(&team->failed, 1, __ATOMIC_RELAXED);
+}
+
+static void *thread_of(void *team) {
+  one_of(team);
+  return NULL;
+}
+
+// Works on a call for so many seconds: 0 when it is done, 1 when it is to be called again, -1 when
+// there is no memory. `parallel` is GOMP_parallel of the OpenMP that torch runs on, whose threads
+// then do the work; without it there are threads for this call alone.
+typedef void Parallel(void (*)(void *), void *, unsigned, unsigned);
+
+int clearhead_attend(Call *c, int set, int wide, int threads, double seconds, Parallel *parallel) {
+  Team team = {kernel_of(set, wide), c, 0};
+  if (!c->units) team.kernel->units(c, threads);
+  int64_t left = c->units - c->next;
+  if (threads > left) threads = (int)left;
+  c->until = now() + seconds;
+  if (threads < 2) one_of(&team);
+  else if (parallel) parallel(one_of, &team, threads, 0);
+  else {
+    pthread_t others[threads - 1];
+    int started = 0;
+    while (started < threads - 1 && !pthread_create(&others[started], NULL, thread_of, &team))
+      started++;
+    one_of(&team);
+    while (started--) pthread_join(others[started], NULL);
+  }
+  return team.failed ? -1 : c->next < c->units;
+}

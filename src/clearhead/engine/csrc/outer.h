@@ -1,0 +1,72 @@
+// The register tile: sums of outer products, which is what every product of matrices here is made of.
+//
+//     sums[r][lane] += sum over d of rows[r, d] * lanes[d][lane]        r < GROUP, lane < n_vecs W
+//
+// All sums stay in registers while d runs; a step takes n_vecs vectors and GROUP single numbers.
+// Scores are this with d the head size: the keys of a group, by queries side by side. The output is
+// this with d the keys: columns of v, by the same queries. Backward is the same four more times.
+#pragma once
+#include "vec.h"
+
+#if defined(AVX512) || defined(__aarch64__)
+#define EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
+#else
+#define EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5)
+#endif
+
+#define BEGIN_1(r) vec s##r##0 = fresh ? (vec){0} : load(sums + r * LANES);
+#define BEGIN_2(r) BEGIN_1(r) vec s##r##1 = fresh ? (vec){0} : load(sums + r * LANES + W);
+#define BEGIN_3(r) BEGIN_2(r) vec s##r##2 = fresh ? (vec){0} : load(sums + r * LANES + 2 * W);
+#define TAKE_1 vec b0 = load(lanes);
+#define TAKE_2 TAKE_1 vec b1 = load(lanes + W);
+#define TAKE_3 TAKE_2 vec b2 = load(lanes + 2 * W);
+#define STEP_1(r) { vec a = every(rows[r * across]); s##r##0 = fma_(a, b0, s##r##0); }
+#define STEP_2(r) { vec a = every(rows[r * across]); s##r##0 = fma_(a, b0, s##r##0); s##r##1 = fma_(a, b1, s##r##1); }
+#define STEP_3(r) { vec a = every(rows[r * across]); s##r##0 = fma_(a, b0, s##r##0); s##r##1 = fma_(a, b1, s##r##1); s##r##2 = fma_(a, b2, s##r##2); }
+#define END_1(r) store(sums + r * LANES, s##r##0);
+#define END_2(r) END_1(r) store(sums + r * LANES + W, s##r##1);
+#define END_3(r) END_2(r) store(sums + r * LANES + 2 * W, s##r##2);
+
+#define OUTER(n)                                                                               \
+  INLINE void outer_##n(                                                                       \
+      const REAL *rows, int64_t across, int64_t along, const REAL *lanes, REAL *sums, int depth, \
+      int fresh) {                                                                             \
+    EACH_ROW(BEGIN_##n)                                                                        \
+    for (int d = 0; d < depth; d++, rows += along, lanes += LANES) {                           \
+      TAKE_##n                                                                                 \
+      EACH_ROW(STEP_##n)                                                                       \
+    }                                                                                          \
+    EACH_ROW(END_##n)                                                                          \
+  }
+OUTER(1)
+OUTER(2)
+#if defined(AVX512) || defined(__aarch64__)
+#define OUTER_3
+OUTER(3)
+#endif
+
+INLINE void groups(
+    const REAL *rows, int64_t apart, int64_t across, int64_t along, const REAL *lanes, REAL *sums,
+    int n, int depth, int n_vecs, int fresh) {
+  for (int r = 0; r < n; r += GROUP, rows += apart, sums += GROUP * LANES) {
+    if (n_vecs == 1) outer_1(rows, across, along, lanes, sums, depth, fresh);
+    else if (VECS == 2 || n_vecs == 2) outer_2(rows, across, along, lanes, sums, depth, fresh);
+#if defined(OUTER_3)
+    else outer_3(rows, across, along, lanes, sums, depth, fresh);
+#endif
+  }
+}
+
+// n rows one below the other, (n, depth), n rounded up to whole groups, by lanes (depth, LANES): new
+// sums (n, LANES).
+static __attribute__((noinline)) void products(
+    const REAL *rows, const REAL *lanes, REAL *sums, int n, int depth, int n_vecs) {
+  groups(rows, (int64_t)GROUP * depth, depth, 1, lanes, sums, n, depth, n_vecs, 1);
+}
+
+// n columns in groups, (n / GROUP, `apart`, GROUP), of which the first `depth` rows count, by lanes
+// (depth, LANES): added to sums (n, LANES).
+static __attribute__((noinline)) void add_products(
+    const REAL *columns, int64_t apart, const REAL *lanes, REAL *sums, int n, int depth, int n_vecs) {
+  groups(columns, GROUP * apart, 1, GROUP, lanes, sums, n, depth, n_vecs, 0);
+}

@@ -1,0 +1,103 @@
+// What is read of the caller's arrays, through their strides and dtypes, into rows of REAL.
+#pragma once
+#include "call.h"
+#include "vec.h"
+
+INLINE float bits_to_float(uint32_t bits) {
+  float x;
+  memcpy(&x, &bits, 4);
+  return x;
+}
+INLINE uint32_t float_to_bits(float x) {
+  uint32_t bits;
+  memcpy(&bits, &x, 4);
+  return bits;
+}
+INLINE float from_half(uint16_t half) {
+  uint32_t sign = (uint32_t)(half & 0x8000) << 16, rest = half & 0x7fff;
+  if (rest >= 0x7c00) return bits_to_float(sign | 0x7f800000 | (rest & 0x3ff) << 13);
+  return bits_to_float(sign | float_to_bits(bits_to_float(rest << 13) * 0x1p112f));
+}
+INLINE uint16_t to_half(float x) {  // to the nearest, ties to even
+  uint32_t bits = float_to_bits(x), sign = bits >> 16 & 0x8000, rest = bits & 0x7fffffff;
+  if (rest > 0x7f800000) return sign | 0x7e00;
+  if (rest >= 0x477ff000) return sign | 0x7c00;  // 65520 and above
+  if (rest < 0x38800000) return sign | (float_to_bits(bits_to_float(rest) + 0.5f) - 0x3f000000);
+  return sign | ((rest - 0x38000000 + 0xfff + (rest >> 13 & 1)) >> 13);
+}
+INLINE uint16_t to_brain(float x) {
+  uint32_t bits = float_to_bits(x);
+  if ((bits & 0x7fffffff) > 0x7f800000) return bits >> 16 | 0x40;
+  return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+
+INLINE REAL number_at(const char *at, int64_t dtype) {
+  switch (dtype) {
+    case FLOAT32: return (REAL) * (const float *)at;
+    case FLOAT64: return (REAL) * (const double *)at;
+    case FLOAT16: return (REAL)from_half(*(const uint16_t *)at);
+    default: return (REAL)bits_to_float((uint32_t) * (const uint16_t *)at << 16);
+  }
+}
+
+INLINE const char *at(const Array *x, int64_t b, int64_t h, int64_t i) {
+  return x->data + b * x->strides[0] + h * x->strides[1] + i * x->strides[2];
+}
+
+// The n numbers of a row: where they lie if they are REAL side by side, else copied into `room`.
+static const REAL *row_of(const Array *x, int64_t b, int64_t h, int64_t i, int n, REAL *room) {
+  const char *from = at(x, b, h, i);
+  int64_t step = x->strides[3];
+  if (x->dtype == (SINGLE ? FLOAT32 : FLOAT64) && step == sizeof(REAL)) return (const REAL *)from;
+#define COPY(kind)                                                          \
+  case kind:                                                                \
+    for (int d = 0; d < n; d++) room[d] = number_at(from + d * step, kind); \
+    break;
+  switch (x->dtype) { COPY(FLOAT32) COPY(FLOAT64) COPY(FLOAT16) COPY(BFLOAT16) }
+#undef COPY
+  return room;
+}
+
+// Copies n numbers, and adds 0 times each to `zero`, which is NaN after one that is not finite.
+INLINE void copy(const REAL *from, REAL *to, int n, vec *zero) {
+  int d = 0;
+  for (; d + W <= n; d += W) {
+    vec x = load(from + d);
+    store(to + d, x);
+    *zero = fma_(x, every(0), *zero);
+  }
+  for (; d < n; d++) {
+    to[d] = from[d];
+    *zero += every(from[d] * 0);
+  }
+}
+
+INLINE int is_nan(vec x) {
+  REAL sum = 0;
+  for (int i = 0; i < W; i++) sum += x[i];
+  return sum != sum;
+}
+
+// Keys j0:j1 for scores, (groups, GROUP, D), with zeros behind the last.
+static int pack_keys(const Call *c, int64_t b, int64_t g, int64_t j0, int64_t j1, REAL *to) {
+  REAL room[c->D];
+  int D = c->D, n = j1 - j0;
+  vec zero = {0};
+  for (int j = 0; j < n; j++) copy(row_of(&c->k, b, g, j0 + j, D, room), to + j * D, D, &zero);
+  int padding = (GROUP - n % GROUP) % GROUP;
+  memset(to + n * D, 0, sizeof(REAL) * padding * D);
+  return is_nan(zero);
+}
+
+// Values j0:j1 for the output: (groups, j1 - j0, GROUP), the columns of a group side by side.
+static int pack_values(const Call *c, int64_t b, int64_t g, int64_t j0, int64_t j1, REAL *to) {
+  int Dv = c->Dv, n = j1 - j0;
+  vec zero = {0};
+  REAL room[Dv + 1], row[Dv + GROUP];
+  for (int r = 0; r < GROUP; r++) row[Dv + r] = 0;
+  for (int j = 0; j < n; j++, to += GROUP) {
+    copy(row_of(&c->v, b, g, j0 + j, Dv, room), row, Dv, &zero);
+    for (int d = 0; d < Dv; d += GROUP) memcpy(to + (size_t)d * n, row + d, sizeof(REAL) * GROUP);
+  }
+  return is_nan(zero);
+}

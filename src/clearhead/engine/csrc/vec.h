@@ -1,0 +1,105 @@
+// Vectors of numbers, W to a vector: the one file that knows an instruction set.
+//
+// A file that includes this says first what it is built for: REAL, float or double, and INT, the
+// integer of the same width; and AVX512, AVX2, or neither, which is what every machine has.
+// Sums, differences and products are the compiler's own (+ - *); the rest is here.
+#pragma once
+#include <stdint.h>
+#include <string.h>
+
+#if defined(AVX512) || defined(AVX2)
+#include <immintrin.h>
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+
+#if defined(AVX512)
+enum { BYTES = 64, GROUP = 8, VECS = 3 };  // 8 x 3 sums, 3 factors and 1 more: 28 of 32 registers
+#elif defined(AVX2)
+enum { BYTES = 32, GROUP = 6, VECS = 2 };  // 6 x 2 sums, 2 factors and 1 more: 15 of 16
+#elif defined(__aarch64__)
+enum { BYTES = 16, GROUP = 8, VECS = 3 };  // 32 registers too
+#else
+enum { BYTES = 16, GROUP = 6, VECS = 2 };
+#endif
+
+enum {
+  W = BYTES / sizeof(REAL),
+  LANES = VECS * W,  // the queries, or the keys, that are worked on side by side
+  SINGLE = sizeof(REAL) == 4,
+};
+
+typedef REAL vec __attribute__((vector_size(BYTES)));
+typedef INT ivec __attribute__((vector_size(BYTES)));
+typedef REAL loose __attribute__((vector_size(BYTES), aligned(sizeof(REAL)), may_alias));
+typedef INT iloose __attribute__((vector_size(BYTES), aligned(sizeof(REAL)), may_alias));
+
+INLINE vec load(const REAL *p) { return *(const loose *)p; }
+INLINE ivec iload(const INT *p) { return *(const iloose *)p; }
+INLINE void store(REAL *p, vec x) { *(loose *)p = x; }
+INLINE vec every(REAL x) { return x - (vec){0}; }
+INLINE ivec ievery(INT x) { return x - (ivec){0}; }
+
+// greatest(a, b) is b where either is NaN. least_of: x where a < b, y elsewhere, NaN among it.
+
+#if defined(AVX512) && defined(IS_FLOAT)
+INLINE vec fma_(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c); }
+INLINE vec greatest(vec a, vec b) { return _mm512_max_ps(a, b); }
+INLINE vec nearest(vec a) { return _mm512_roundscale_ps(a, 8); }
+INLINE vec times_power_of_2(vec a, vec n) { return _mm512_scalef_ps(a, n); }
+INLINE vec if_less(vec a, vec b, vec x, vec y) {
+  return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), y, x);
+}
+INLINE vec if_iless(ivec a, ivec b, vec x, vec y) {
+  return _mm512_mask_blend_ps(_mm512_cmplt_epi32_mask((__m512i)a, (__m512i)b), y, x);
+}
+INLINE int any_less(vec a, vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ) != 0; }
+
+#elif defined(AVX512)
+INLINE vec fma_(vec a, vec b, vec c) { return _mm512_fmadd_pd(a, b, c); }
+INLINE vec greatest(vec a, vec b) { return _mm512_max_pd(a, b); }
+INLINE vec nearest(vec a) { return _mm512_roundscale_pd(a, 8); }
+INLINE vec times_power_of_2(vec a, vec n) { return _mm512_scalef_pd(a, n); }
+INLINE vec if_less(vec a, vec b, vec x, vec y) {
+  return _mm512_mask_blend_pd(_mm512_cmp_pd_mask(a, b, _CMP_LT_OQ), y, x);
+}
+INLINE vec if_iless(ivec a, ivec b, vec x, vec y) {
+  return _mm512_mask_blend_pd(_mm512_cmplt_epi64_mask((__m512i)a, (__m512i)b), y, x);
+}
+INLINE int any_less(vec a, vec b) { return _mm512_cmp_pd_mask(a, b, _CMP_LT_OQ) != 0; }
+
+#else
+INLINE vec pick(ivec where, vec x, vec y) { return (vec)((where & (ivec)x) | (~where & (ivec)y)); }
+INLINE vec if_less(vec a, vec b, vec x, vec y) { return pick((ivec)(a < b), x, y); }
+INLINE vec if_iless(ivec a, ivec b, vec x, vec y) { return pick((ivec)(a < b), x, y); }
+INLINE int any_less(vec a, vec b) {
+  ivec less = (ivec)(a < b);
+  INT any = 0;
+  for (int i = 0; i < W; i++) any |= less[i];
+  return any != 0;
+}
+// By the addition of 3 * 2^(digits - 2), in which no digit is left for what is not whole.
+INLINE vec nearest(vec a) {
+  const REAL big = SINGLE ? (REAL)12582912.0 : (REAL)6755399441055744.0;
+  vec sum = a + every(big);
+  __asm__("" : "+x"(sum));  // or a compiler that is told to be fast takes it away again
+  return sum - every(big);
+}
+// In two steps, since half of n is never too small for an exponent.
+INLINE vec times_power_of_2(vec a, vec n) {
+  const int digits = SINGLE ? 23 : 52, zero = SINGLE ? 127 : 1023;
+  ivec whole = __builtin_convertvector(n, ivec), half = whole >> 1;
+  vec first = (vec)((half + zero) << digits), second = (vec)((whole - half + zero) << digits);
+  return a * first * second;
+}
+#if defined(AVX2) && defined(IS_FLOAT)
+INLINE vec fma_(vec a, vec b, vec c) { return _mm256_fmadd_ps(a, b, c); }
+INLINE vec greatest(vec a, vec b) { return _mm256_max_ps(a, b); }
+#elif defined(AVX2)
+INLINE vec fma_(vec a, vec b, vec c) { return _mm256_fmadd_pd(a, b, c); }
+INLINE vec greatest(vec a, vec b) { return _mm256_max_pd(a, b); }
+#else
+INLINE vec fma_(vec a, vec b, vec c) { return a * b + c; }
+INLINE vec greatest(vec a, vec b) { return pick((ivec)(a > b), a, b); }
+#endif
+#endif

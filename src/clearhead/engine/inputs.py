@@ -1,0 +1,76 @@
+"""What may come in to a call of attention: shapes, dtypes, and numbers that are not finite."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+def check_inputs(q: Tensor, k: Tensor, v: Tensor | None) -> None:
+    """Raise ValueError, naming every shape, where q, k and v do not fit (TypeError: no tensors)."""
+    given: dict[str, Any] = {"q": q, "k": k} if v is None else {"q": q, "k": k, "v": v}
+    if strange := [n for n, x in given.items() if not isinstance(x, Tensor)]:
+        kinds = ", ".join(f"{name} is a {type(given[name]).__name__}" for name in strange)
+        raise TypeError(f"q, k and v must be torch tensors; {kinds}")
+    seen = ", ".join(f"{name} {list(x.shape)}" for name, x in given.items())
+    if q.ndim not in (2, 3, 4) or any(x.ndim != q.ndim for x in given.values()):
+        raise ValueError(f"q, k and v must all be (T, D), (H, T, D) or (B, H, T, D); got {seen}")
+    for what in ("dtype", "device"):
+        found = {name: getattr(x, what) for name, x in given.items()}
+        if len(set(found.values())) > 1:
+            raise ValueError(f"q, k and v must share one {what}; got {found}")
+    if q.dtype not in DTYPES:
+        known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+        raise ValueError(f"q, k and v must hold floats ({known}); got {q.dtype}")
+    if q.shape[-1] != k.shape[-1] or q.shape[-1] < 1:
+        raise ValueError(
+            f"q has head size {q.shape[-1]} and k {k.shape[-1]}: they must be equal and at least 1 "
+            f"({seen})"
+        )
+    if v is not None and v.shape[:-1] != k.shape[:-1]:
+        raise ValueError(f"k and v must agree in all but the last axis; got {seen}")
+    if q.ndim == 4 and q.shape[0] != k.shape[0]:
+        raise ValueError(f"q has batch size {q.shape[0]} but k has {k.shape[0]} ({seen})")
+    if q.ndim > 2 and not k.shape[-3]:
+        raise ValueError(f"k must have at least one head; got {seen}")
+    if q.ndim > 2 and q.shape[-3] % k.shape[-3]:
+        raise ValueError(
+            f"k has {k.shape[-3]} heads but q has {q.shape[-3]}: query heads must be a multiple of "
+            f"key heads ({seen})"
+        )
+
+
+def as_four(x: Tensor) -> Tensor:
+    """(T, D) or (H, T, D) as (1, H, T, D)."""
+    return x[(None,) * (4 - x.ndim)]
+
+
+def is_tame(q: Tensor, k: Tensor, scale: float) -> bool:
+    """Whether no product of a query and a key, nor a part of it, can overflow float32."""
+    if not (q.numel() and k.numel()):
+        return False
+    largest = [max(abs(end.item()) for end in x.detach().aminmax()) for x in (q, k)]
+    return largest[0] * largest[1] * max(abs(scale), 1.0) * q.shape[-1] < 1e37
+
+
+def without_bad_keys(k: Tensor, v: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """k and v with zeros for keys that hold a NaN or an infinity, and which those are (B, G, S).
+
+    None in place of the last where there is none. Rows that see such a key become NaN afterwards;
+    for all others it may hold what it likes.
+    """
+    sums = [
+        x.sum(dtype=torch.promote_types(x.dtype, torch.float32)) for x in (k, v) if x is not None
+    ]
+    if all(math.isfinite(total.item()) for total in sums):  # one cheap pass, and nearly always all
+        return k, v, None
+    bad = ~k.isfinite().all(dim=-1)
+    if v is not None:
+        bad |= ~v.isfinite().all(dim=-1)
+    if not bad.any():
+        return k, v, None
+    clean = bad[..., None]
+    return k.masked_fill(clean, 0.0), None if v is None else v.masked_fill(clean, 0.0), bad
