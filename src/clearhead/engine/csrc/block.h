@@ -1,17 +1,54 @@
-// A block: LANES queries of one key head, each in a lane of its own, and which keys they see.
+// Which keys a query sees; and a block: LANES queries of one key head, each in a lane of its own.
 #pragma once
 #include "call.h"
 #include "pack.h"
 
+INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+INLINE int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+INLINE int64_t within(int64_t x, int64_t low, int64_t high) { return most(low, least(x, high)); }
+
+// A query: the key position at which it stands, and the keys low:high that its position and the
+// ends of its document leave it; 0:0 if those are none.
+typedef struct {
+  int64_t h, i, own, low, high, document;
+} Query;
+
+static Query query_of(const Call *c, int64_t b, int64_t h, int64_t i) {
+  Query q = {h, i, i + c->offset[b], 0, c->S, 0};
+  if (c->before >= 0) q.low = most(q.low, q.own - c->before);
+  if (c->after >= 0) q.high = least(q.high, q.own + c->after + 1);
+  if (c->document) {
+    int64_t at = b * c->T + i;
+    q.document = c->document[at];
+    q.low = most(q.low, c->first[at]);
+    q.high = least(q.high, c->last[at] + 1);
+  }
+  if (q.low >= q.high) q.low = q.high = 0;
+  return q;
+}
+
+// Of several queries: the keys first:last outside of which none sees any, and those inside of which,
+// by position, all see all.
+typedef struct {
+  int64_t first, last, all_from, all_to;
+} Reach;
+
+INLINE Reach no_reach(const Call *c) { return (Reach){c->S, 0, 0, c->S}; }
+
+INLINE void reach_with(Reach *reach, const Query *q) {
+  reach->all_from = most(reach->all_from, q->low);
+  reach->all_to = least(reach->all_to, q->high);
+  if (q->low < q->high) {
+    reach->first = least(reach->first, q->low);
+    reach->last = most(reach->last, q->high);
+  }
+}
+
 typedef struct {
   int64_t b, g;
-  int n, n_vecs;             // how many lanes are used, and how many vectors they fill
-  int64_t h[LANES], i[LANES];  // the query of each lane
-  int64_t own[LANES];        // the key position at which it stands
-  int64_t low[LANES], high[LANES];  // the keys low:high that position and document leave it
-  int64_t first, last;       // the keys first:last outside of which no lane sees any
-  int64_t all_from, all_to;  // the keys inside of which, by position, every lane sees all
-  int64_t document[LANES];
+  int n, n_vecs;  // how many lanes are used, and how many vectors they fill
+  Query q[LANES];
+  Reach reach;
 } Block;
 
 // Query heads of a key head share its keys: short sequences of several heads share a block too.
@@ -22,9 +59,6 @@ static int64_t blocks_per_key_head(const Call *c) {
   if (c->T <= SHORT) return (group * c->T + LANES - 1) / LANES;
   return group * ((c->T + LANES - 1) / LANES);
 }
-
-INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-INLINE int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
 // Number n of a key head's blocks, the last queries first: those see most and take longest.
 static void begin(const Call *c, int64_t b, int64_t g, int64_t n, Block *x) {
@@ -42,38 +76,20 @@ static void begin(const Call *c, int64_t b, int64_t g, int64_t n, Block *x) {
     x->n = (int)least(LANES, c->T - i);
   }
   x->n_vecs = (x->n + W - 1) / W;
-  x->first = x->all_to = c->S;
-  x->last = x->all_from = 0;
+  x->reach = no_reach(c);
   for (int lane = 0; lane < LANES; lane++, i++) {
     if (lane >= x->n) {  // an idle lane sees all keys, and nobody looks at what it makes of them
-      x->h[lane] = x->i[lane] = x->own[lane] = x->low[lane] = 0;
-      x->high[lane] = c->S;
+      x->q[lane] = (Query){0, 0, 0, 0, c->S, 0};
       continue;
     }
     if (i == c->T) i = 0, h++;
-    int64_t own = i + c->offset[b], low = 0, high = c->S;
-    if (c->before >= 0) low = most(low, own - c->before);
-    if (c->after >= 0) high = least(high, own + c->after + 1);
-    if (c->document) {
-      int64_t at = b * c->T + i;
-      x->document[lane] = c->document[at];
-      low = most(low, c->first[at]);
-      high = least(high, c->last[at] + 1);
-    }
-    if (low >= high) low = high = 0;
-    x->h[lane] = h;
-    x->i[lane] = i;
-    x->own[lane] = own;
-    x->low[lane] = low;
-    x->high[lane] = high;
-    x->all_from = most(x->all_from, low);
-    x->all_to = least(x->all_to, high);
-    if (low < high) {
-      x->first = least(x->first, low);
-      x->last = most(x->last, high);
-    }
+    x->q[lane] = query_of(c, b, h, i);
+    reach_with(&x->reach, &x->q[lane]);
   }
-  if (x->first > x->last) x->first = x->last = 0;
+}
+
+INLINE int64_t row_number(const Call *c, const Block *x, int lane) {  // of (B, H, T)
+  return (x->b * c->H + x->q[lane].h) * c->T + x->q[lane].i;
 }
 
 INLINE int bias_hides(const char *at, int64_t dtype) {  // -inf, or the lowest number of its dtype
@@ -85,35 +101,54 @@ INLINE int bias_hides(const char *at, int64_t dtype) {  // -inf, or the lowest n
   }
 }
 
-// Whether a lane sees key j, all things considered.
-static int sees(const Call *c, const Block *x, int lane, int64_t j) {
-  if (j < x->low[lane] || j >= x->high[lane]) return 0;
-  if (c->key_mask && !c->key_mask[x->b * c->S + j]) return 0;
-  if (c->document && c->number[x->b * c->S + j] != x->document[lane]) return 0;
-  if (c->mask.data && !at(&c->mask, x->b, x->h[lane], x->i[lane])[j * c->mask.strides[3]]) return 0;
-  if (c->bias.data) {
-    const char *bias = at(&c->bias, x->b, x->h[lane], x->i[lane]) + j * c->bias.strides[3];
-    return !bias_hides(bias, c->bias.dtype);
-  }
-  return 1;
+// Whether a query sees key j, all things considered.
+static int sees(const Call *c, int64_t b, const Query *q, int64_t j) {
+  if (j < q->low || j >= q->high) return 0;
+  if (c->key_mask && !c->key_mask[b * c->S + j]) return 0;
+  if (c->document && c->number[b * c->S + j] != q->document) return 0;
+  if (c->mask.data && !at(&c->mask, b, q->h, q->i)[j * c->mask.strides[3]]) return 0;
+  if (!c->bias.data) return 1;
+  return !bias_hides(at(&c->bias, b, q->h, q->i) + j * c->bias.strides[3], c->bias.dtype);
 }
 
-// Whether more than positions hides a key of j0:j1 from a lane.
-static int anything_hidden(const Call *c, const Block *x, int64_t j0, int64_t j1) {
-  int64_t n = j1 - j0;
+// Which of the keys j0:j0 + n it sees, one byte each, and how many.
+static int shown_to(const Call *c, int64_t b, const Query *q, int64_t j0, int n, uint8_t *shown) {
+  int low = within(q->low - j0, 0, n), high = within(q->high - j0, 0, n), count = 0;
+  for (int j = 0; j < n; j++) shown[j] = j >= low && j < high;
+  if (c->key_mask)
+    for (int j = low; j < high; j++) shown[j] &= c->key_mask[b * c->S + j0 + j];
+  if (c->document)
+    for (int j = low; j < high; j++) shown[j] &= c->number[b * c->S + j0 + j] == q->document;
+  if (c->mask.data) {
+    int64_t step = c->mask.strides[3];
+    const char *row = at(&c->mask, b, q->h, q->i) + j0 * step;
+    for (int j = low; j < high; j++) shown[j] &= row[j * step] != 0;
+  }
+  if (c->bias.data) {
+    int64_t step = c->bias.strides[3];
+    const char *row = at(&c->bias, b, q->h, q->i) + j0 * step;
+    for (int j = low; j < high; j++) shown[j] &= !bias_hides(row + j * step, c->bias.dtype);
+  }
+  for (int j = 0; j < n; j++) count += shown[j];
+  return count;
+}
+
+// Whether more than position hides any key of j0:j0 + n from any of several queries.
+static int anything_hidden(
+    const Call *c, int64_t b, const Query *q, int n_queries, int64_t j0, int n) {
   if (c->bias.data) return 1;
-  if (c->key_mask && memchr(c->key_mask + x->b * c->S + j0, 0, n)) return 1;
+  if (c->key_mask && memchr(c->key_mask + b * c->S + j0, 0, n)) return 1;
   if (c->document) {
-    for (int lane = 1; lane < x->n; lane++)
-      if (x->document[lane] != x->document[0]) return 1;
-    for (int64_t j = j0; j < j1; j++)
-      if (c->number[x->b * c->S + j] != x->document[0]) return 1;
+    for (int i = 1; i < n_queries; i++)
+      if (q[i].document != q[0].document) return 1;
+    for (int j = 0; j < n; j++)
+      if (c->number[b * c->S + j0 + j] != q[0].document) return 1;
   }
   if (c->mask.data) {
     int64_t step = c->mask.strides[3];
     const char *before = NULL;
-    for (int lane = 0; lane < x->n; lane++) {
-      const char *row = at(&c->mask, x->b, x->h[lane], x->i[lane]) + j0 * step;
+    for (int i = 0; i < n_queries; i++) {
+      const char *row = at(&c->mask, b, q[i].h, q[i].i) + j0 * step;
       if (row == before) continue;
       before = row;
       if (step == 0 ? !*row : step == 1 ? memchr(row, 0, n) != NULL : 1) return 1;

@@ -24,7 +24,7 @@ typedef struct {
 
 static void begin_rows(const Call *c, int64_t b, int64_t g, int64_t n, Rows *rows) {
   begin(c, b, g, n, &rows->x);
-  pack_queries(c, &rows->x, rows->q);
+  pack_lanes(&c->q, &rows->x, c->D, (REAL)c->scale, rows->q);
   int columns = (c->Dv + GROUP - 1) / GROUP * GROUP;
   memset(rows->o, 0, sizeof(REAL) * LANES * columns);
   for (int lane = 0; lane < LANES; lane++) {
@@ -105,10 +105,10 @@ static void rescale(const Call *call, Rows *rows, const REAL *old, int figures) 
 static void read_picks(const Call *c, Rows *rows, int64_t j0, int n, const REAL *s) {
   const Block *x = &rows->x;
   for (int lane = 0; lane < x->n; lane++) {
-    int64_t first = c->first_key[x->b * c->T + x->i[lane]], own = x->own[lane];
-    int64_t keys[3] = {first, own - 1, own};
+    const Query *q = &x->q[lane];
+    int64_t keys[3] = {c->first_key[x->b * c->T + q->i], q->own - 1, q->own};
     for (int p = 0; p < 3; p++)
-      if (keys[p] >= j0 && keys[p] < j0 + n && sees(c, x, lane, keys[p]))
+      if (keys[p] >= j0 && keys[p] < j0 + n && sees(c, x->b, q, keys[p]))
         rows->picks[p][lane] = s[(keys[p] - j0) * LANES + lane];
   }
 }
@@ -117,7 +117,7 @@ static void read_picks(const Call *c, Rows *rows, int64_t j0, int n, const REAL 
 static void add_distance(Rows *rows, int64_t j0, int n, const REAL *p, const Sums *t) {
   const Block *x = &rows->x;
   for (int lane = 0; lane < x->n; lane++) {
-    int64_t own = x->own[lane] - j0;  // counted like the keys of the tile
+    int64_t own = x->q[lane].own - j0;  // counted like the keys of the tile
     double l = (double)t->ones[lane] + t->rest[lane], sum = 0;
     if (own >= n) sum = (double)own * l - t->c[lane];
     else if (own <= 0) sum = t->c[lane] - (double)own * l;
@@ -133,7 +133,7 @@ INLINE void absorb_(
   REAL old[LANES];
   Sums t = {0};
   int width = rows->x.n_vecs * W, moved = 0;
-  score(call, &rows->x, rows->q, keys, j0, n, s, rows->seen);
+  score(call, &rows->x, rows->q, keys, j0, n, s, NULL, rows->seen);
   if (call->key_scores) read_picks(call, rows, j0, n, s);
   memcpy(old, rows->m, sizeof old);
   for (int at = 0; at < width; at += W) {
@@ -156,60 +156,26 @@ INLINE void absorb_(
 // The keys j0:j1 of a tile, packed, as far as the block sees any of them.
 static __attribute__((noinline)) void absorb(
     const Call *c, Rows *rows, const REAL *keys, const REAL *values, int64_t j0, int64_t j1, REAL *s) {
-  int64_t skip = most(0, rows->x.first - j0) / GROUP * GROUP, apart = j1 - j0;
-  int n = (int)(least(j1, rows->x.last) - j0 - skip);
+  int64_t skip = most(0, rows->x.reach.first - j0) / GROUP * GROUP, apart = j1 - j0;
+  int n = (int)(least(j1, rows->x.reach.last) - j0 - skip);
   keys += skip * c->D;
   if (values) values += skip * GROUP;
   if (c->figures) absorb_(c, rows, keys, values, apart, j0 + skip, n, s, 1);
   else absorb_(c, rows, keys, values, apart, j0 + skip, n, s, 0);
 }
 
-// n numbers of `from`, at most W, as the dtype of the output has them.
-INLINE void put(void *to, int64_t dtype, int64_t at, const REAL *from, int n) {
-  if (n == W && dtype == (SINGLE ? FLOAT32 : FLOAT64)) {
-    store((REAL *)to + at, load(from));
-    return;
-  }
-  for (int d = 0; d < n; d++) switch (dtype) {
-      case FLOAT32: ((float *)to)[at + d] = (float)from[d]; break;
-      case FLOAT64: ((double *)to)[at + d] = (double)from[d]; break;
-      case FLOAT16: ((uint16_t *)to)[at + d] = to_half(from[d]); break;
-      default: ((uint16_t *)to)[at + d] = to_brain(from[d]);
-    }
-}
-
-// The output of a block, each lane times its share, from columns into rows.
-static void finish_output(const Call *c, Rows *rows, const REAL *share) {
-  const Block *x = &rows->x;
-  int Dv = c->Dv;
-  for (int at = 0; at < x->n; at += W)
-    for (int d = 0; d < Dv; d += W) {
-      REAL some[W][W];
-      const REAL *columns[W];
-      int n = (int)least(W, Dv - d);
-      for (int i = 0; i < W; i++) {
-        REAL *here = rows->o + (d + (i < n ? i : 0)) * LANES + at;
-        if (i < n) store(here, load(here) * load(share + at));
-        columns[i] = here;
-      }
-      transpose(columns, 0, some[0], W);
-      for (int i = 0; i < W && at + i < x->n; i++) {
-        int64_t row = (x->b * c->H + x->h[at + i]) * c->T + x->i[at + i];
-        put(c->out, c->q.dtype, row * Dv + d, some[i], n);
-      }
-    }
-}
-
 // The results of rows that have seen all their keys; a sink is one more outcome.
-static void finish_rows(const Call *c, Rows *rows) {
+static void finish_rows(const Call *c, const Rows *rows) {
   const Block *x = &rows->x;
   REAL share[LANES] = {0};
+  int64_t number[LANES];
   for (int lane = 0; lane < x->n; lane++) {
-    int64_t row = (x->b * c->H + x->h[lane]) * c->T + x->i[lane];
+    int64_t row = row_number(c, x, lane);
+    number[lane] = row;
     double m = rows->m[lane], l = rows->l[lane], u = rows->u[lane], key = rows->c[lane];
     double factor = 1, sink = 0, distance = l == 0 ? 0 : rows->a[lane] / l;
     int nothing = l == 0, spoiled = l != l || (nothing && rows->seen[lane]);
-    double s = c->sinks ? (REAL)c->sinks[x->h[lane]] : -INFINITY;
+    double s = c->sinks ? (REAL)c->sinks[x->q[lane].h] : -INFINITY;
     if (s != -INFINITY) {
       double both = nothing || s > m ? s : m;
       double d = nothing ? 0 : m - both;
@@ -239,7 +205,7 @@ static void finish_rows(const Call *c, Rows *rows) {
     }
     share[lane] = spoiled ? NAN : (REAL)(factor / some);
   }
-  if (c->out) finish_output(c, rows, share);
+  if (c->out) put_lanes(rows->o, c->Dv, x->n, share, c->out, c->q.dtype, number);
 }
 
 // Room for a thread: the tile, packed, its weights, and the rows of as many blocks as share it.
@@ -255,18 +221,18 @@ static void forward_unit(Call *c, int64_t unit, Room *room) {
   for (int r = 0; r < n; r++) {
     Rows *rows = room->rows + r;
     begin_rows(c, b, g, at + r, rows);
-    if (rows->x.first == rows->x.last) continue;
-    first = least(first, rows->x.first);
-    last = most(last, rows->x.last);
+    if (rows->x.reach.first >= rows->x.reach.last) continue;
+    first = least(first, rows->x.reach.first);
+    last = most(last, rows->x.reach.last);
   }
   for (int64_t j0 = first / KEYS * KEYS; j0 < last; j0 += KEYS) {
     int64_t j1 = least(j0 + KEYS, least(c->S, last));
-    int bad = pack_keys(c, b, g, j0, j1, room->keys);
-    if (c->out) bad |= pack_values(c, b, g, j0, j1, room->values);
-    if (bad) __atomic_store_n(&c->bad, 1, __ATOMIC_RELAXED);
+    vec zero = pack_rows(&c->k, b, g, j0, j1 - j0, c->D, room->keys);
+    if (c->out) zero += pack_columns(&c->v, b, g, j0, j1 - j0, c->Dv, room->values);
+    if (is_nan(zero)) __atomic_store_n(&c->bad, 1, __ATOMIC_RELAXED);
     for (int r = 0; r < n; r++) {
       Rows *rows = room->rows + r;
-      if (rows->x.last <= j0 || rows->x.first >= j1) continue;
+      if (rows->x.reach.last <= j0 || rows->x.reach.first >= j1) continue;
       absorb(c, rows, room->keys, c->out ? room->values : NULL, j0, j1, room->s);
     }
   }

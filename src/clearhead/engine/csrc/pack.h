@@ -78,26 +78,28 @@ INLINE int is_nan(vec x) {
   return sum != sum;
 }
 
-// Keys j0:j1 for scores, (groups, GROUP, D), with zeros behind the last.
-static int pack_keys(const Call *c, int64_t b, int64_t g, int64_t j0, int64_t j1, REAL *to) {
-  REAL room[c->D];
-  int D = c->D, n = j1 - j0;
+// Rows i0:i0 + n of an array, (groups, GROUP, width), with zeros behind the last. NaN in what is
+// returned if any is not finite.
+static vec pack_rows(
+    const Array *x, int64_t b, int64_t h, int64_t i0, int n, int width, REAL *to) {
+  REAL room[width + 1];
   vec zero = {0};
-  for (int j = 0; j < n; j++) copy(row_of(&c->k, b, g, j0 + j, D, room), to + j * D, D, &zero);
-  int padding = (GROUP - n % GROUP) % GROUP;
-  memset(to + n * D, 0, sizeof(REAL) * padding * D);
-  return is_nan(zero);
+  for (int i = 0; i < n; i++, to += width)
+    copy(row_of(x, b, h, i0 + i, width, room), to, width, &zero);
+  memset(to, 0, sizeof(REAL) * ((GROUP - n % GROUP) % GROUP) * width);
+  return zero;
 }
 
-// Values j0:j1 for the output: (groups, j1 - j0, GROUP), the columns of a group side by side.
-static int pack_values(const Call *c, int64_t b, int64_t g, int64_t j0, int64_t j1, REAL *to) {
-  int Dv = c->Dv, n = j1 - j0;
+// The same rows as columns: (groups of columns, n, GROUP), the columns of a group side by side.
+static vec pack_columns(
+    const Array *x, int64_t b, int64_t h, int64_t i0, int n, int width, REAL *to) {
+  REAL room[width + 1], row[width + GROUP];
   vec zero = {0};
-  REAL room[Dv + 1], row[Dv + GROUP];
-  for (int r = 0; r < GROUP; r++) row[Dv + r] = 0;
-  for (int j = 0; j < n; j++, to += GROUP) {
-    copy(row_of(&c->v, b, g, j0 + j, Dv, room), row, Dv, &zero);
-    for (int d = 0; d < Dv; d += GROUP) memcpy(to + (size_t)d * n, row + d, sizeof(REAL) * GROUP);
+  for (int r = 0; r < GROUP; r++) row[width + r] = 0;
+  for (int i = 0; i < n; i++, to += GROUP) {
+    copy(row_of(x, b, h, i0 + i, width, room), row, width, &zero);
+    for (int d = 0; d < width; d += GROUP)
+      memcpy(to + (size_t)d * n, row + d, sizeof(REAL) * GROUP);
   }
-  return is_nan(zero);
+  return zero;
 }
