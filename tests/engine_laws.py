@@ -409,13 +409,19 @@ def what_is_hidden_may_hold_anything(m) -> None:
         case = Case(seed)
         before = case.attend(m, received=True, distance=True)
         bad = case.below(case.shape[3])
-        sees = dense.visible(m.Rule(**case.rule), *case.shape)[..., bad]
+        visible = dense.visible(m.Rule(**case.rule), *case.shape)
+        sees = visible[..., bad]
         which = case.below(3)  # a key, a value, or both
         if which != 1:
             case.k[:, :, bad, 0] = math.nan
         if which != 0:
             case.v[:, :, bad, -1] = math.inf
-        after = case.attend(m, distance=True)
+        after = case.attend(m, received=True, distance=True)
+        real = case.rule.get("query_mask", torch.ones(sees.shape[0], sees.shape[2]).bool())
+        spoiled = (sees & real[:, None])[..., None] & visible
+        touched = spoiled.any(dim=2)  # (B, H, S)
+        assert after.received[touched].isnan().all()
+        close(after.received[~touched], before.received[~touched], atol=1e-8, rtol=1e-5)
         for name in ("out", "lse", "entropy", "max_score", "mean_key", "distance", "key_scores"):
             got, wanted = getattr(after, name), getattr(before, name)
             assert got[sees].isnan().all(), name

@@ -262,13 +262,15 @@ def _attend(inputs: _Inputs, asked: _Asked, received: bool, top: bool) -> Attend
         if bound.sinks is not None:
             sinks = bound.sinks.to(lse)[:, None]
             sink_mass = torch.exp(sinks - logsum.base() - lse_low)
-        top_key = rows.top_key
+        top_key, sums = rows.top_key, native if asked.impl == "native" else tiled
+        if received or top:  # rows that see what is not finite are NaN by their lse
+            k, _, _ = without_bad_keys(k, None)
         if top and top_key is None:
             top_key = tiled.top_keys(q, k, rows.max_score, bound)
         return Attended(
             rows.out, lse, lse_low, rows.entropy, rows.max_score, rows.mean_key, rows.visible,
             sink_mass, rule=bound.rule, n_keys=bound.S, impl=asked.impl,
-            received=tiled.column_sums(q, k, logsum, bound) if received else None,
+            received=sums.column_sums(q, k, logsum, bound) if received else None,
             top_key=top_key, distance=rows.distance, key_scores=rows.key_scores,
         )  # fmt: skip
 
@@ -299,14 +301,29 @@ class _Attention(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         q, k, v, _, _, out, lse, lse_low, entropy = ctx.saved_tensors
         asked: _Asked = ctx.asked
+        rows, upstream = (out, LogSum(lse, lse_low), entropy), (d_out, d_lse, d_entropy)
         with torch.autocast(q.device.type, enabled=False):
-            new = gradients.backward(
-                (q, k, v), (out, LogSum(lse, lse_low), entropy), (d_out, d_lse, d_entropy),
-                asked.bound, bias=ctx.needs_input_grad[3], dropout=asked.dropout,
-            )  # fmt: skip
+            new = _gradients((q, k, v), rows, upstream, asked, bias=ctx.needs_input_grad[3])
         given = (q, k, v, asked.bound.rule.bias, asked.bound.rule.sinks)
         grads = (new.q, new.k, new.v, new.bias, new.sinks)
         return *(
             None if x is None or grad is None else grad.to(x.dtype)
             for x, grad in zip(given, grads, strict=True)
         ), None  # fmt: skip
+
+
+def _gradients(
+    inputs: tuple[Tensor, Tensor, Tensor | None],
+    rows: tuple[Tensor | None, LogSum, Tensor | None],
+    upstream: tuple[Tensor | None, Tensor | None, Tensor | None],
+    asked: _Asked,
+    bias: bool,
+) -> gradients.Gradients:
+    """As gradients.backward has it, which alone knows that of a bias."""
+    bound = asked.bound
+    if bias or asked.impl != "native":
+        return gradients.backward(inputs, rows, upstream, bound, bias, asked.dropout)
+    fixed, logsum, (d_out, _, d_entropy) = gradients.fixed_part(rows, upstream), rows[1], upstream
+    new = native.backward(*inputs, logsum, bound, d_out, fixed, d_entropy)
+    sinks = None if bound.sinks is None else gradients.of_sinks(bound, logsum, fixed, d_entropy)
+    return gradients.Gradients(*new, bias=None, sinks=sinks)

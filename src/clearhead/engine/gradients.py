@@ -54,15 +54,8 @@ def backward(
 
     `bias` says whether the gradient of bound.rule.bias is wanted.
     """
-    (q, k, v), (out, logsum, entropy), (d_out, d_lse, d_entropy) = inputs, rows, upstream
-    lse = logsum.high
-    fixed = torch.zeros_like(lse)
-    if d_out is not None and out is not None:
-        fixed += (d_out.to(lse.dtype) * out.to(lse.dtype)).sum(dim=-1)
-    if d_lse is not None:
-        fixed -= d_lse
-    if d_entropy is not None and entropy is not None:
-        fixed += d_entropy * entropy
+    (q, k, v), (_, logsum, _), (d_out, _, d_entropy) = inputs, rows, upstream
+    lse, fixed = logsum.high, fixed_part(rows, upstream)
     spoiled = bool(lse.isnan().any())
     back = Upstream(logsum, None if v is None else d_out, d_entropy, fixed, spoiled, dropout)
 
@@ -80,11 +73,33 @@ def backward(
             Scores(q, k, bound, chunk, rooms=3 if dropout is None else 4), v, back, chunk, new
         )
     if bound.sinks is not None:
-        log_p = bound.sinks.to(lse.dtype)[:, None] - logsum.base() - logsum.low  # (B, H, T)
-        log_p.clamp_(min=FAR)
-        d = -fixed if d_entropy is None else -fixed - d_entropy * log_p
-        new.sinks = (log_p.exp() * d).sum(dim=(0, 2))
+        new.sinks = of_sinks(bound, logsum, fixed, d_entropy)
     return new
+
+
+def fixed_part(
+    rows: tuple[Tensor | None, LogSum, Tensor | None],
+    upstream: tuple[Tensor | None, Tensor | None, Tensor | None],
+) -> Tensor:
+    """What every key of a row has alike, g . out - gl + gH H: (B, H, T)."""
+    (out, logsum, entropy), (d_out, d_lse, d_entropy) = rows, upstream
+    fixed = torch.zeros_like(logsum.high)
+    if d_out is not None and out is not None:
+        fixed += (d_out.to(fixed.dtype) * out.to(fixed.dtype)).sum(dim=-1)
+    if d_lse is not None:
+        fixed -= d_lse
+    if d_entropy is not None and entropy is not None:
+        fixed += d_entropy * entropy
+    return fixed
+
+
+def of_sinks(bound: BoundRule, logsum: LogSum, fixed: Tensor, entropy: Tensor | None) -> Tensor:
+    """The gradient of the sinks, (H,)."""
+    assert bound.sinks is not None
+    log_p = bound.sinks.to(fixed)[:, None] - logsum.base() - logsum.low  # (B, H, T)
+    log_p.clamp_(min=FAR)
+    d = -fixed if entropy is None else -fixed - entropy * log_p
+    return (log_p.exp() * d).sum(dim=(0, 2))
 
 
 def _chunk_backward(

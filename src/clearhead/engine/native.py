@@ -15,8 +15,10 @@ from torch import Tensor
 
 from clearhead.bound import BoundRule
 from clearhead.engine.rows import Rows
+from clearhead.engine.tiles import LogSum
 
 SLICE = 0.2  # seconds
+_FORWARD, _RECEIVED, _QUERY_GRADIENT, _KEY_GRADIENTS = range(4)  # Kind of call.h
 _SETS = ("baseline", "avx2", "avx512")  # each better than the one before
 _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.bool)
 
@@ -47,7 +49,11 @@ class _Call(ctypes.Structure):
         *_fields(ctypes.c_void_p, "alibi sinks"),
         *_fields(ctypes.c_void_p, "out lse lse_low entropy max_score mean_key visible"),
         *_fields(ctypes.c_void_p, "distance key_scores top_key first_key"),
-        *_fields(ctypes.c_int64, "figures next units per_unit bad"),
+        *_fields(ctypes.c_int64, "figures"),
+        *_fields(ctypes.c_void_p, "received"),
+        *_fields(_Array, "g"),
+        *_fields(ctypes.c_void_p, "fixed d_entropy dq dk dv"),
+        *_fields(ctypes.c_int64, "kind next units per_unit bad"),
         *_fields(ctypes.c_double, "until"),
     )
 
@@ -101,43 +107,84 @@ def forward(
     (B, G, S, D), v (B, G, S, Dv) or None; and whether all keys and values that were read are
     finite: else rows that do not see a bad one may be spoiled too.
     """
-    (B, H, T, D), (G, S), Dv = q.shape, k.shape[1:3], 0 if v is None else v.shape[-1]
-    dtype = torch.promote_types(q.dtype, torch.float32)
-    shape = (B, H, T)
+    shape, dtype = (bound.B, bound.H, bound.T), torch.promote_types(q.dtype, torch.float32)
     names = ["lse", "lse_low"]
     names += ["entropy", "max_score", "mean_key", "visible"] if figures else []
     names += ["distance"] if distance else []
     rows = {name: q.new_empty(shape, dtype=dtype) for name in names}
     if v is not None:
-        rows["out"] = q.new_empty((*shape, Dv))
+        rows["out"] = q.new_empty((*shape, v.shape[-1]))
     if figures:
         rows["top_key"] = q.new_empty(shape, dtype=torch.int64)
+    given = {}
     if distance:
         rows["key_scores"] = q.new_empty((*shape, 3), dtype=dtype)
-    rule = _rule(bound)
-    if distance:
-        first = bound.common_first_key()
-        of = (
-            q.new_full((B, T), first, dtype=torch.int64)
-            if first is not None
-            else (bound.places()[..., 0].contiguous())
+        given["first_key"] = bound.places()[..., 0].contiguous()
+    call = _run(_FORWARD, q, k, v, bound, rows | given, figures=int(figures))
+    return Rows(**rows), not call.bad
+
+
+def column_sums(q: Tensor, k: Tensor, lse: LogSum, bound: BoundRule) -> Tensor:
+    """What each key receives, (B, H, S), as tiled.column_sums has it; keys must be finite."""
+    received = lse.high.new_empty((bound.B, bound.H, bound.S))
+    _run(_RECEIVED, q, k, None, bound, _of(lse) | {"received": received})
+    return received
+
+
+def backward(
+    q: Tensor, k: Tensor, v: Tensor | None, lse: LogSum, bound: BoundRule,
+    out: Tensor | None, fixed: Tensor, entropy: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
+    """Gradients of q, k and v, in the accumulation's dtype, from what comes back into out (or
+    None) and the entropy (or None), and from `fixed` of gradients.Upstream; keys must be finite.
+    """
+    new = [torch.empty_like(x, dtype=lse.high.dtype, memory_format=torch.contiguous_format)
+           if x is not None else None for x in (q, k, v)]  # fmt: skip
+    d_q, d_k, d_v = new
+    assert d_q is not None and d_k is not None
+    back = _of(lse) | {"fixed": fixed.contiguous()}
+    if entropy is not None:
+        back["d_entropy"] = entropy.to(fixed.dtype).contiguous()
+    v, out = (None, None) if out is None else (v, out)
+    _run(_QUERY_GRADIENT, q, k, v, bound, back | {"dq": d_q}, g=_array(out))
+    values = {"dv": d_v} if v is not None and d_v is not None else {}
+    _run(_KEY_GRADIENTS, q, k, v, bound, back | {"dk": d_k} | values, g=_array(out))
+    return d_q, d_k, d_v if v is not None or d_v is None else d_v.zero_()
+
+
+def _of(lse: LogSum) -> dict[str, Tensor]:
+    return {"lse": lse.high.contiguous(), "lse_low": lse.low.contiguous()}
+
+
+def _run(
+    kind: int, q: Tensor, k: Tensor, v: Tensor | None, bound: BoundRule,
+    arrays: dict[str, Tensor], **numbers: Any,
+) -> _Call:  # fmt: skip
+    """A call with these arrays, done. Between two slices of it Python hears of signals."""
+    (B, H, T, D), (G, S), Dv = q.shape, k.shape[1:3], 0 if v is None else v.shape[-1]
+    arrays = _rule(bound) | arrays
+    offsets = (ctypes.c_int64 * B)(*bound.offsets)
+    call = _Call(
+        kind=kind, B=B, H=H, T=T, D=D, G=G, S=S, Dv=Dv,
+        scale=bound.scale, softcap=bound.rule.softcap or 0.0,
+        before=-1 if bound.before is None else bound.before,
+        after=-1 if bound.after is None else bound.after,
+        q=_array(q), k=_array(k), v=_array(v), mask=_array(bound.mask), bias=_array(bound.bias),
+        offset=ctypes.addressof(offsets),
+        **{name: x.data_ptr() for name, x in arrays.items()}, **numbers,
+    )  # fmt: skip
+    if not (B and H and (T if kind in (_FORWARD, _QUERY_GRADIENT) else S)):
+        return call
+    attend, threads = _loaded().clearhead_attend, torch.get_num_threads()
+    wide = int(torch.promote_types(q.dtype, torch.float32) == torch.float64)
+    left = 1
+    while left:
+        left = attend(
+            ctypes.byref(call), instruction_set(), wide, threads, ctypes.c_double(SLICE), _team()
         )
-        rule["first_key"] = of
-    if q.numel() and T:
-        offsets = (ctypes.c_int64 * B)(*bound.offsets)
-        call = _Call(
-            B=B, H=H, T=T, D=D, G=G, S=S, Dv=Dv, scale=bound.scale,
-            softcap=bound.rule.softcap or 0.0,
-            before=-1 if bound.before is None else bound.before,
-            after=-1 if bound.after is None else bound.after,
-            q=_array(q), k=_array(k), v=_array(v), mask=_array(bound.mask), bias=_array(bound.bias),
-            offset=ctypes.addressof(offsets),
-            figures=int(figures),
-            **{name: x.data_ptr() for name, x in (rule | rows).items()},
-        )  # fmt: skip
-        _run(call, wide=dtype == torch.float64)
-        return Rows(**rows), not call.bad
-    return Rows(**rows), True
+        if left < 0:
+            raise MemoryError("the native kernel found no memory for its tiles")
+    return call
 
 
 def _array(x: Tensor | None) -> _Array:
@@ -160,16 +207,3 @@ def _rule(bound: BoundRule) -> dict[str, Tensor]:
         if (x := getattr(bound.rule, name)) is not None:
             found[name] = x.detach().to(bound.device, torch.float64)
     return {name: x.contiguous() for name, x in found.items() if x is not None}
-
-
-def _run(call: _Call, wide: bool) -> None:
-    """The work of a call, on torch's threads. Between two slices Python hears of signals."""
-    attend, threads = _loaded().clearhead_attend, torch.get_num_threads()
-    left = 1
-    while left:
-        left = attend(
-            ctypes.byref(call), instruction_set(), int(wide), threads,
-            ctypes.c_double(SLICE), _team(),
-        )  # fmt: skip
-        if left < 0:
-            raise MemoryError("the native kernel found no memory for its tiles")

@@ -11,6 +11,9 @@ typedef struct {
 
 enum Dtype { FLOAT32, FLOAT64, FLOAT16, BFLOAT16, BOOL };
 
+// What a call is to do. Of the last three each needs the rows of the first, lse and lse_low.
+enum Kind { FORWARD, RECEIVED, QUERY_GRADIENT, KEY_GRADIENTS };
+
 typedef struct {
   int64_t B, H, G, T, S, D, Dv;
   double scale, softcap;  // softcap 0: none
@@ -29,7 +32,13 @@ typedef struct {
   int64_t *top_key;
   const int64_t *first_key;                   // (B, T), for key_scores
   int64_t figures;                            // 0: out and lse alone
+  void *received;                             // (B, H, S)
+  // Backward: what comes back into each row, and the gradients. g (B, H, T, Dv), NULL where nothing
+  // comes back; fixed (B, H, T) = g . out - d_lse + d_entropy H; d_entropy NULL for none.
+  Array g;
+  const void *fixed, *d_entropy;              // (B, H, T)
+  void *dq, *dk, *dv;                         // like q, k and v, in REAL, side by side
   // The work. `bad` becomes 1 where a key or a value is not finite.
-  int64_t next, units, per_unit, bad;
+  int64_t kind, next, units, per_unit, bad;   // kind: of Kind
   double until;                               // when to come back, on the clock of `now`
 } Call;

@@ -25,8 +25,7 @@ typedef struct {
 static void begin_rows(const Call *c, int64_t b, int64_t g, int64_t n, Rows *rows) {
   begin(c, b, g, n, &rows->x);
   pack_lanes(&c->q, &rows->x, c->D, (REAL)c->scale, rows->q);
-  int columns = (c->Dv + GROUP - 1) / GROUP * GROUP;
-  memset(rows->o, 0, sizeof(REAL) * LANES * columns);
+  memset(rows->o, 0, sizeof(REAL) * LANES * whole_groups(c->Dv));
   for (int lane = 0; lane < LANES; lane++) {
     rows->m[lane] = SINGLE ? (REAL)-3.402823466e38 : (REAL)-1.7976931348623157e308;
     rows->l[lane] = rows->u[lane] = rows->c[lane] = rows->a[lane] = 0;
@@ -81,7 +80,7 @@ INLINE void weigh(REAL *s, int n, int at, const Rows *rows, Sums *sums, int figu
 // What has been summed up so far, brought to the new m.
 static void rescale(const Call *call, Rows *rows, const REAL *old, int figures) {
   REAL factor[LANES];
-  int width = rows->x.n_vecs * W, columns = (call->Dv + GROUP - 1) / GROUP * GROUP;
+  int width = rows->x.n_vecs * W, columns = whole_groups(call->Dv);
   for (int at = 0; at < width; at += W)
     store(factor + at, exp_(greatest(every(LOWEST), load(old + at) - load(rows->m + at))));
   for (int lane = 0; lane < width; lane++) {

@@ -4,54 +4,123 @@
 #include <stdlib.h>
 
 #include "forward.h"
+
+#include "backward.h"
 #include "kernel.h"
 
 enum { TOGETHER = 8, NEAR = 1 << 18 };  // blocks that share a packed tile, and bytes of theirs
 
+// Cuts a call into units of work: some blocks of a head each, the longest first. How many blocks
+// share a unit changes no bit of what any of them computes.
 static int64_t units(Call *c, int64_t threads) {
-  int64_t per_head = blocks_per_key_head(c), heads = c->B * c->G;
-  int64_t size = sizeof(REAL) * LANES * (c->D + c->Dv);
-  int64_t n = least(TOGETHER, NEAR / size);
-  n = most(1, least(n, per_head * heads / (threads * 4)));  // so that all threads end together
-  c->per_unit = n;
-  c->units = heads * ((per_head + n - 1) / n);
+  int64_t heads = c->B * c->G, blocks = blocks_per_key_head(c), size = c->D + c->Dv;
+  if (c->kind == RECEIVED) heads = c->B * c->H;
+  if (c->kind == RECEIVED || c->kind == KEY_GRADIENTS) blocks = (c->S + LANES - 1) / LANES;
+  if (c->kind == QUERY_GRADIENT || c->kind == KEY_GRADIENTS) size *= 2;
+  int64_t n = least(TOGETHER, NEAR / (int64_t)(sizeof(REAL) * LANES * size));
+  c->per_unit = most(1, least(n, blocks * heads / (threads * 4)));  // so that all end together
+  c->units = heads * ((blocks + c->per_unit - 1) / c->per_unit);
   return c->units;
 }
 
-// Room for a thread, in one piece: a packed tile, its weights, and the rows of several blocks.
-static void *room_for(const Call *c, Room *room) {
-  size_t columns = (c->Dv + GROUP - 1) / GROUP * GROUP, keys = KEYS + GROUP;
-  size_t sizes[] = {keys * c->D, KEYS * columns, keys * LANES, LANES * c->D, LANES * columns};
-  size_t total = 0;
-  for (int i = 0; i < 5; i++) {
-    sizes[i] = (sizes[i] * sizeof(REAL) + 63) / 64 * 64;
-    total += sizes[i] * (i < 3 ? 1 : c->per_unit);
-  }
-  char *space = aligned_alloc(64, total + (sizeof(Rows) * c->per_unit + 63) / 64 * 64);
-  if (!space) return NULL;
-  char *next = space;
-  room->keys = (REAL *)next;
-  room->values = (REAL *)(next += sizes[0]);
-  room->s = (REAL *)(next += sizes[1]);
-  next += sizes[2];
-  room->rows = (Rows *)(space + total);
-  for (int64_t r = 0; r < c->per_unit; r++, next += sizes[3] + sizes[4]) {
-    room->rows[r].q = (REAL *)next;
-    room->rows[r].o = (REAL *)(next + sizes[3]);
-  }
-  return space;
+// Memory in one piece, in parts that begin on a line of the cache. Twice the same calls: the first
+// time, with no memory yet, they only say how much it takes.
+typedef struct {
+  char *base;
+  size_t used;
+} Space;
+
+static void *part(Space *space, size_t bytes) {
+  char *at = space->base ? space->base + space->used : NULL;
+  space->used += (bytes + 63) / 64 * 64;
+  return at;
 }
 
+static REAL *numbers(Space *space, int64_t n) { return part(space, n * sizeof(REAL)); }
+
+typedef union {
+  Room forward;
+  ColumnRoom column;
+  QueryRoom query;
+  KeyRoom key;
+} AnyRoom;
+
+static void lay_out(const Call *c, Space *space, AnyRoom *room) {
+  int64_t D = c->D, Dv = c->Dv, n = c->per_unit, tile = KEYS + GROUP;
+  int64_t lanes_D = LANES * whole_groups(D), lanes_Dv = LANES * whole_groups(Dv);
+  switch (c->kind) {
+    case FORWARD: {
+      Room *r = &room->forward;
+      r->keys = numbers(space, tile * D);
+      r->values = numbers(space, KEYS * whole_groups(Dv));
+      r->s = numbers(space, tile * LANES);
+      r->rows = part(space, n * sizeof(Rows));
+      for (int64_t i = 0; i < n; i++) {
+        REAL *q = numbers(space, lanes_D), *o = numbers(space, lanes_Dv);
+        if (space->base) r->rows[i].q = q, r->rows[i].o = o;
+      }
+      break;
+    }
+    case RECEIVED: {
+      ColumnRoom *r = &room->column;
+      r->queries = numbers(space, tile * D);
+      r->s = numbers(space, tile * LANES);
+      r->keys = numbers(space, n * D * LANES);
+      break;
+    }
+    case QUERY_GRADIENT: {
+      QueryRoom *r = &room->query;
+      r->keys = numbers(space, tile * D);
+      r->columns = numbers(space, KEYS * whole_groups(D));
+      r->values = numbers(space, tile * Dv);
+      r->s = numbers(space, tile * LANES);
+      r->d = numbers(space, tile * LANES);
+      r->slope = numbers(space, c->softcap > 0 ? tile * LANES : 0);
+      r->rows = part(space, n * sizeof(QueryRows));
+      for (int64_t i = 0; i < n; i++) {
+        REAL *q = numbers(space, lanes_D), *g = numbers(space, lanes_Dv);
+        REAL *dq = numbers(space, lanes_D);
+        if (space->base) r->rows[i].q = q, r->rows[i].g = g, r->rows[i].dq = dq;
+      }
+      break;
+    }
+    default: {
+      KeyRoom *r = &room->key;
+      r->queries = numbers(space, tile * D);
+      r->query_columns = numbers(space, QUERIES * whole_groups(D));
+      r->g = numbers(space, tile * Dv);
+      r->g_columns = numbers(space, QUERIES * whole_groups(Dv));
+      r->s = numbers(space, tile * LANES);
+      r->d = numbers(space, tile * LANES);
+      r->slope = numbers(space, c->softcap > 0 ? tile * LANES : 0);
+      r->columns = part(space, n * sizeof(KeyColumns));
+      for (int64_t i = 0; i < n; i++) {
+        REAL *k = numbers(space, lanes_D), *v = numbers(space, lanes_Dv);
+        REAL *dk = numbers(space, lanes_D), *dv = numbers(space, lanes_Dv);
+        if (space->base) r->columns[i] = (KeyColumns){{0, 0, 0, 0, 0}, k, v, dk, dv};
+      }
+    }
+  }
+}
+
+// Does units of a call until none is left, or no time is; -1 if there is no memory for it.
 static int work(Call *c) {
-  Room room;
-  void *space = room_for(c, &room);
-  if (!space) return -1;
+  Space space = {NULL, 0};
+  AnyRoom room;
+  lay_out(c, &space, &room);
+  void *memory = aligned_alloc(64, space.used);
+  if (!memory) return -1;
+  space = (Space){memory, 0};
+  lay_out(c, &space, &room);
   while (now() < c->until) {
     int64_t unit = __atomic_fetch_add(&c->next, 1, __ATOMIC_RELAXED);
     if (unit >= c->units) break;
-    forward_unit(c, unit, &room);
+    if (c->kind == FORWARD) forward_unit(c, unit, &room.forward);
+    else if (c->kind == RECEIVED) received_unit(c, unit, &room.column);
+    else if (c->kind == QUERY_GRADIENT) query_unit(c, unit, &room.query);
+    else key_unit(c, unit, &room.key);
   }
-  free(space);
+  free(memory);
   return 0;
 }
 

@@ -45,6 +45,8 @@ OUTER(2)
 OUTER(3)
 #endif
 
+INLINE int whole_groups(int n) { return (n + GROUP - 1) / GROUP * GROUP; }
+
 INLINE void groups(
     const REAL *rows, int64_t apart, int64_t across, int64_t along, const REAL *lanes, REAL *sums,
     int n, int depth, int n_vecs, int fresh) {

@@ -1,0 +1,187 @@
+// Backward: with the lse of a row known, every weight is known at once, and so is
+//
+//     dL/ds = p (g . v - fixed - d_entropy log p)
+//
+// (gradients.py has the letters). Two passes: with queries in the lanes for q, with keys in them for
+// k and v. Each gradient is then a sum in one place and one order, whoever computes it.
+#pragma once
+#include "received.h"
+
+// What comes back into a row of the map, or into each lane's.
+typedef struct {
+  REAL high[LANES], low[LANES], fixed[LANES], entropy[LANES];
+} Back;
+
+INLINE void read_back(const Call *c, int64_t row, int at, Back *back) {
+  back->high[at] = finite_or_0(((const REAL *)c->lse)[row]);
+  back->low[at] = ((const REAL *)c->lse_low)[row];
+  back->fixed[at] = ((const REAL *)c->fixed)[row];
+  back->entropy[at] = c->d_entropy ? ((const REAL *)c->d_entropy)[row] : 0;
+}
+
+// dL/ds from a score and g . v; the weight goes to *p. A hidden key has none, whatever comes back.
+INLINE vec slope_of(vec s, vec gv, vec high, vec low, vec fixed, vec entropy, vec *p) {
+  vec log_p, tiny = every(SINGLE ? (REAL)0x1p-149 : (REAL)0x1p-1074);
+  *p = weight_of(s, high, low, &log_p);
+  return if_less(*p, tiny, (vec){0}, *p * (gv - fma_(entropy, log_p, fixed)));
+}
+
+// Queries in the lanes ------------------------------------------------------------------------------
+
+typedef struct {
+  Block x;
+  Back back;
+  int64_t number[LANES];  // of (B, H, T)
+  REAL *q, *g, *dq;       // (D, LANES) scaled, (Dv, LANES), (D in whole groups, LANES)
+} QueryRows;
+
+typedef struct {
+  REAL *keys, *columns, *values;  // a tile's keys as rows and as columns, its values as rows
+  REAL *s, *d, *slope;            // (keys, LANES)
+  QueryRows *rows;
+} QueryRoom;
+
+static void query_unit(Call *c, int64_t unit, const QueryRoom *room) {
+  int64_t heads = c->B * c->G, b = unit % heads / c->G, g = unit % c->G, last = 0, first = c->S;
+  int64_t from = unit / heads * c->per_unit, seen[LANES];
+  int n = (int)least(c->per_unit, blocks_per_key_head(c) - from), D = c->D;
+  size_t size = sizeof(REAL) * LANES * whole_groups(D);
+  for (int r = 0; r < n; r++) {
+    QueryRows *rows = room->rows + r;
+    Block *x = &rows->x;
+    begin(c, b, g, from + r, x);
+    pack_lanes(&c->q, x, D, (REAL)c->scale, rows->q);
+    if (c->g.data) pack_lanes(&c->g, x, c->Dv, 1, rows->g);
+    memset(rows->dq, 0, size);
+    memset(&rows->back, 0, sizeof rows->back);
+    for (int lane = 0; lane < x->n; lane++) {
+      rows->number[lane] = row_number(c, x, lane);
+      read_back(c, rows->number[lane], lane, &rows->back);
+    }
+    first = least(first, x->reach.first);
+    last = most(last, x->reach.last);
+  }
+  for (int64_t j0 = first / KEYS * KEYS; j0 < last; j0 += KEYS) {
+    int m = (int)(least(j0 + KEYS, last) - j0);
+    pack_rows(&c->k, b, g, j0, m, D, room->keys);
+    pack_columns(&c->k, b, g, j0, m, D, room->columns);
+    if (c->g.data) pack_rows(&c->v, b, g, j0, m, c->Dv, room->values);
+    for (int r = 0; r < n; r++) {
+      QueryRows *rows = room->rows + r;
+      const Block *x = &rows->x;
+      const Back *back = &rows->back;
+      if (x->reach.last <= j0 || x->reach.first >= j0 + m) continue;
+      int skip = (int)most(0, x->reach.first - j0) / GROUP * GROUP;
+      int few = (int)least(m, x->reach.last - j0) - skip;
+      score(c, x, rows->q, room->keys + skip * D, j0 + skip, few, room->s, room->slope, seen);
+      const REAL *values = room->values + skip * c->Dv, *columns = room->columns + skip * GROUP;
+      if (c->g.data) products(values, rows->g, room->d, few, c->Dv, x->n_vecs);
+      for (int at = 0; at < x->n_vecs * W; at += W) {
+        vec high = load(back->high + at), low = load(back->low + at), p;
+        vec fixed = load(back->fixed + at), entropy = load(back->entropy + at);
+        for (int j = 0; j < few; j++) {
+          REAL *d = room->d + j * LANES + at;
+          vec gv = c->g.data ? load(d) : (vec){0};
+          vec ds = slope_of(load(room->s + j * LANES + at), gv, high, low, fixed, entropy, &p);
+          store(d, c->softcap > 0 ? ds * load(room->slope + j * LANES + at) : ds);
+        }
+      }
+      add_products(columns, m, room->d, rows->dq, D, few, x->n_vecs);
+    }
+  }
+  REAL scale[LANES];
+  for (int lane = 0; lane < LANES; lane++) scale[lane] = (REAL)c->scale;
+  for (int r = 0; r < n; r++) {
+    const QueryRows *rows = room->rows + r;
+    put_lanes(rows->dq, D, rows->x.n, scale, c->dq, SINGLE ? FLOAT32 : FLOAT64, rows->number);
+  }
+}
+
+// Keys in the lanes ---------------------------------------------------------------------------------
+
+typedef struct {
+  Keys x;
+  REAL *k, *v, *dk, *dv;  // (D, LANES), (Dv, LANES), and the gradients in whole groups
+} KeyColumns;
+
+typedef struct {
+  REAL *queries, *query_columns, *g, *g_columns;  // a tile's queries, and what comes back into them
+  REAL *s, *d, *slope;                            // (queries, LANES)
+  KeyColumns *columns;
+} KeyRoom;
+
+// A tile's queries and what comes back into them. Of a spoiled row the query may hold anything:
+// zeros in its place keep it from the keys that are hidden from it.
+static void pack_tile(const Call *c, const Tile *t, const KeyRoom *room) {
+  const REAL *lse = (const REAL *)c->lse + (t->b * c->H + t->h) * c->T + t->i0;
+  int D = c->D, n = t->n;
+  pack_scaled(c, t, room->queries);
+  for (int i = 0; i < n; i++)
+    if (lse[i] != lse[i]) memset(room->queries + i * D, 0, sizeof(REAL) * D);
+  Array packed = {(const char *)room->queries, {0, 0, sizeof(REAL) * D, sizeof(REAL)},
+                  SINGLE ? FLOAT32 : FLOAT64};
+  pack_columns(&packed, 0, 0, 0, n, D, room->query_columns);
+  if (!c->g.data) return;
+  pack_rows(&c->g, t->b, t->h, t->i0, n, c->Dv, room->g);
+  pack_columns(&c->g, t->b, t->h, t->i0, n, c->Dv, room->g_columns);
+}
+
+static void key_tile(const Call *c, const Tile *t, const KeyRoom *room, const KeyColumns *to) {
+  const Keys *x = &to->x;
+  int64_t row = (t->b * c->H + t->h) * c->T + t->i0;
+  Span span = span_of(t, x);
+  int from = span.from, n = span.to - span.from;
+  if (!n) return;
+  REAL *s_from = room->s + from * LANES, *d_from = room->d + from * LANES;
+  score_crossed(c, t, span, x, room->queries, to->k, room->s, room->slope);
+  if (c->g.data) products(room->g + from * c->Dv, to->v, d_from, n, c->Dv, x->n_vecs);
+  for (int i = span.from; i < span.to; i++) {
+    Back back;
+    read_back(c, row + i, 0, &back);
+    vec high = every(back.high[0]), low = every(back.low[0]);
+    vec fixed = every(back.fixed[0]), entropy = every(back.entropy[0]);
+    for (int at = 0; at < x->n_vecs * W; at += W) {
+      REAL *s = room->s + i * LANES + at, *d = room->d + i * LANES + at;
+      vec p, gv = c->g.data ? load(d) : (vec){0};
+      vec ds = slope_of(load(s), gv, high, low, fixed, entropy, &p);
+      store(s, p);
+      store(d, c->softcap > 0 ? ds * load(room->slope + i * LANES + at) : ds);
+    }
+  }
+  const REAL *g = room->g_columns + from * GROUP, *q = room->query_columns + from * GROUP;
+  if (c->g.data) add_products(g, t->n, s_from, to->dv, c->Dv, n, x->n_vecs);
+  add_products(q, t->n, d_from, to->dk, c->D, n, x->n_vecs);
+}
+
+static void key_unit(Call *c, int64_t unit, const KeyRoom *room) {
+  int64_t heads = c->B * c->G, b = unit % heads / c->G, g = unit % c->G, group = c->H / c->G;
+  int64_t first = unit / heads * c->per_unit * LANES, last = c->S;
+  int n = (int)least(c->per_unit, (c->S - first + LANES - 1) / LANES);
+  last = least(last, first + (int64_t)n * LANES);
+  for (int r = 0; r < n; r++) {
+    KeyColumns *to = room->columns + r;
+    to->x = keys_from(c, b, g, first + r * LANES);
+    pack_keys(&c->k, &to->x, c->D, to->k);
+    if (c->g.data) pack_keys(&c->v, &to->x, c->Dv, to->v);
+    memset(to->dk, 0, sizeof(REAL) * LANES * whole_groups(c->D));
+    memset(to->dv, 0, sizeof(REAL) * LANES * whole_groups(c->Dv));
+  }
+  for (int64_t h = g * group; h < (g + 1) * group; h++)
+    for (int64_t i0 = 0; i0 < c->T; i0 += QUERIES) {
+      Tile t;
+      begin_tile(c, b, h, i0, &t);
+      if (t.reach.last <= first || t.reach.first >= last) continue;
+      pack_tile(c, &t, room);
+      for (int r = 0; r < n; r++) key_tile(c, &t, room, room->columns + r);
+    }
+  REAL one[LANES];
+  int64_t number[LANES];
+  for (int lane = 0; lane < LANES; lane++) one[lane] = 1;
+  for (int r = 0; r < n; r++) {
+    const KeyColumns *to = room->columns + r;
+    int64_t row = (b * c->G + g) * c->S + to->x.j0, dtype = SINGLE ? FLOAT32 : FLOAT64;
+    for (int lane = 0; lane < LANES; lane++) number[lane] = row + lane;
+    put_lanes(to->dk, c->D, to->x.n, one, c->dk, dtype, number);
+    if (c->dv) put_lanes(to->dv, c->Dv, to->x.n, one, c->dv, dtype, number);
+  }
+}

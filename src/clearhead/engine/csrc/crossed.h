@@ -1,0 +1,116 @@
+// Scores the other way round, with keys in the lanes: a tile of one head's queries by LANES keys,
+// (queries, LANES). A column of the map then lies in a lane: what a key receives, and its gradient.
+// Each score is the same sum in the same order as in scores.h, to the bit.
+#pragma once
+#include "scores.h"
+
+enum { QUERIES = 128 };  // queries in a tile
+
+typedef struct {
+  int64_t b, h, i0;
+  int n;
+  Query q[QUERIES];
+  Reach reach;
+} Tile;
+
+// Keys j0:j0 + n of a key head, in the lanes.
+typedef struct {
+  int64_t b, g, j0;
+  int n, n_vecs;
+} Keys;
+
+static void begin_tile(const Call *c, int64_t b, int64_t h, int64_t i0, Tile *t) {
+  *t = (Tile){.b = b, .h = h, .i0 = i0, .n = (int)least(QUERIES, c->T - i0), .reach = no_reach(c)};
+  for (int i = 0; i < t->n; i++) {
+    t->q[i] = query_of(c, b, h, i0 + i);
+    reach_with(&t->reach, &t->q[i]);
+  }
+}
+
+static Keys keys_from(const Call *c, int64_t b, int64_t g, int64_t j0) {
+  int n = (int)least(LANES, c->S - j0);
+  return (Keys){b, g, j0, n, (n + W - 1) / W};
+}
+
+// What each key of a block has in an array, turned into lanes: (width, LANES).
+static void pack_keys(const Array *from, const Keys *x, int width, REAL *to) {
+  REAL room[W][width + 1], nothing[width + 1];
+  memset(nothing, 0, sizeof nothing);
+  for (int at = 0; at < x->n_vecs * W; at += W) {
+    const REAL *rows[W];
+    for (int i = 0; i < W; i++)
+      rows[i] = at + i < x->n ? row_of(from, x->b, x->g, x->j0 + at + i, width, room[i]) : nothing;
+    turn_rows(rows, width, 1, to + at);
+  }
+}
+
+// A tile's queries, scaled: (groups, GROUP, D).
+static void pack_scaled(const Call *c, const Tile *t, REAL *to) {
+  pack_rows(&c->q, t->b, t->h, t->i0, t->n, c->D, to);
+  for (int d = 0; d < t->n * c->D; d++) to[d] *= (REAL)c->scale;
+}
+
+// The queries from:to of a tile, the first in a whole group, outside of which none sees any of these
+// keys; from is to where there are none.
+typedef struct {
+  int from, to;
+} Span;
+
+INLINE Span span_of(const Tile *t, const Keys *x) {
+  int64_t j0 = x->j0, j1 = x->j0 + x->n;
+  int from = 0, to = t->n;
+  while (from < to && (t->q[from].low >= j1 || t->q[from].high <= j0)) from++;
+  while (to > from && (t->q[to - 1].low >= j1 || t->q[to - 1].high <= j0)) to--;
+  return (Span){from == to ? to : from / GROUP * GROUP, to};
+}
+
+static void shape_crossed(
+    const Call *c, const Tile *t, Span span, const Keys *x, REAL *s, REAL *slope) {
+  int width = x->n_vecs * W;
+  if (c->softcap > 0)
+    cap(c, span.to - span.from, width, s + span.from * LANES,
+        slope ? slope + span.from * LANES : NULL);
+  for (int i = span.from; i < span.to; i++) {
+    REAL *row = s + i * LANES;
+    if (c->alibi) {
+      vec factor = every((REAL)c->alibi[t->h]), back = every((REAL)(t->q[i].own - x->j0));
+      for (int at = 0; at < width; at += W) {
+        REAL key[W];
+        for (int j = 0; j < W; j++) key[j] = (REAL)(at + j);
+        store(row + at, fma_(factor, load(key) - back, load(row + at)));
+      }
+    }
+    if (c->bias.data) {
+      int64_t step = c->bias.strides[3];
+      const char *bias = at(&c->bias, t->b, t->h, t->i0 + i) + x->j0 * step;
+      for (int j = 0; j < x->n; j++) row[j] += number_at(bias + j * step, c->bias.dtype);
+    }
+  }
+}
+
+// Scores of a tile's queries, packed and scaled (groups, GROUP, D), for keys (D, LANES): of those of
+// the span.
+static void score_crossed(
+    const Call *c, const Tile *t, Span span, const Keys *x, const REAL *queries, const REAL *keys,
+    REAL *s, REAL *slope) {
+  int n = span.to - span.from;
+  products(queries + span.from * c->D, keys, s + span.from * LANES, n, c->D, x->n_vecs);
+  if (c->softcap > 0 || c->alibi || c->bias.data) shape_crossed(c, t, span, x, s, slope);
+  if (x->j0 >= t->reach.all_from && x->j0 + x->n <= t->reach.all_to &&
+      !anything_hidden(c, t->b, t->q + span.from, n, x->j0, x->n))
+    return;
+  uint8_t shown[LANES];
+  for (int i = span.from; i < span.to; i++) {
+    shown_to(c, t->b, &t->q[i], x->j0, x->n, shown);
+    for (int j = 0; j < x->n; j++) s[i * LANES + j] = shown[j] ? s[i * LANES + j] : -INFINITY;
+  }
+}
+
+// The weight of a score whose row's lse is high + low; exactly 0 where it is hidden.
+INLINE vec weight_of(vec s, vec high, vec low, vec *log_p) {
+  *log_p = greatest(every(LOWEST), s - high - low);
+  return if_less(s, every(SINGLE ? (REAL)-3.402823466e38 : (REAL)-1.7976931348623157e308),
+                 (vec){0}, exp_(*log_p));
+}
+
+INLINE REAL finite_or_0(REAL lse) { return lse == -INFINITY ? 0 : lse; }

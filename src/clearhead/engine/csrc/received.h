@@ -1,0 +1,48 @@
+// What each key receives: the sum of a column's weights over the real queries.
+#pragma once
+#include "crossed.h"
+
+// A thread's room for what is done with keys in the lanes.
+typedef struct {
+  REAL *queries, *s;  // a tile's queries, and its scores
+  REAL *keys;         // of each block, (D, LANES)
+} ColumnRoom;
+
+static void received_unit(Call *c, int64_t unit, const ColumnRoom *room) {
+  int64_t heads = c->B * c->H, row = unit % heads, b = row / c->H, h = row % c->H;
+  int64_t g = h / (c->H / c->G), first = unit / heads * c->per_unit * LANES;
+  int n = (int)least(c->per_unit, (c->S - first + LANES - 1) / LANES);
+  double sums[n][LANES];
+  memset(sums, 0, sizeof sums);
+  for (int r = 0; r < n; r++) {
+    Keys x = keys_from(c, b, g, first + r * LANES);
+    pack_keys(&c->k, &x, c->D, room->keys + (size_t)r * c->D * LANES);
+  }
+  const REAL *lse = (const REAL *)c->lse + row * c->T, *low = (const REAL *)c->lse_low + row * c->T;
+  for (int64_t i0 = 0; i0 < c->T; i0 += QUERIES) {
+    Tile t;
+    begin_tile(c, b, h, i0, &t);
+    if (t.reach.last <= first || t.reach.first >= first + (int64_t)n * LANES) continue;
+    pack_scaled(c, &t, room->queries);
+    for (int r = 0; r < n; r++) {
+      Keys x = keys_from(c, b, g, first + r * LANES);
+      Span span = span_of(&t, &x);
+      if (span.from == span.to) continue;
+      score_crossed(c, &t, span, &x, room->queries, room->keys + (size_t)r * c->D * LANES, room->s, NULL);
+      for (int at = 0; at < x.n_vecs * W; at += W) {
+        vec sum = {0}, log_p;
+        for (int i = span.from; i < span.to; i++) {
+          if (c->query_mask && !c->query_mask[b * c->T + i0 + i]) continue;
+          vec high = every(finite_or_0(lse[i0 + i])), lows = every(low[i0 + i]);
+          sum += weight_of(load(room->s + i * LANES + at), high, lows, &log_p);
+        }
+        for (int j = 0; j < W; j++) sums[r][at + j] += sum[j];
+      }
+    }
+  }
+  REAL *to = (REAL *)c->received + row * c->S;
+  for (int r = 0; r < n; r++) {
+    Keys x = keys_from(c, b, g, first + r * LANES);
+    for (int j = 0; j < x.n; j++) to[x.j0 + j] = sums[r][j];
+  }
+}
