@@ -10,9 +10,10 @@ from typing import TypeGuard
 import torch
 from torch import Tensor
 
+from clearhead.engine import native
 from clearhead.engine.tiles import ELEMENTS, KEYS, TALL, LogSum, Scores, weights_
 from clearhead.rule import Rule
-from clearhead.softmax import LOG2_E, absorb, empty, finish
+from clearhead.softmax import absorb, empty, finish
 
 Span = tuple[int, int] | slice
 
@@ -138,12 +139,13 @@ def pool(
     visible = torch.zeros_like(values, dtype=torch.int64)
     areas = _areas(_lengths(down), _lengths(across), values.device)
     for i0, i1, r in _whole_blocks(down, r0, r1, min(TALL, ELEMENTS // KEYS)):
-        lse, queries = lse_of(i0, i1), scores.queries(i0, i1)
+        lse = lse_of(i0, i1)
         first, last = scores.bound.keys(i0, i1)
         heights = _sizes(down, r, i0, i1)
-        for j0, j1, c in _whole_blocks(across, max(first, c0), min(last, c1), KEYS):
-            tile, where = scores.tile(queries, i0, i1, j0, j1)
-            hidden = None if where is None else where[0, 0]
+        wide = max(KEYS, ELEMENTS // (i1 - i0))
+        for j0, j1, c in _whole_blocks(across, max(first, c0), min(last, c1), wide):
+            hidden = scores.bound.hidden(i0, i1, j0, j1)
+            hidden = None if hidden is None else hidden[0, 0]
             sizes = heights, _sizes(across, c, j0, j1)
             whole = (i0, i1, j0, j1) == (
                 down[r.start],
@@ -151,32 +153,20 @@ def pool(
                 across[c.start],
                 across[c.stop],
             )
-            visible[r, c] += areas[r, c] if whole else _areas(*sizes, tile.device)
+            visible[r, c] += areas[r, c] if whole else _areas(*sizes, values.device)
             if hidden is not None:
                 # As floats, exact in a tile: torch's sums of integers take 20 times as long.
-                counts = scores.room(1, *tile.shape[1:])[0].copy_(hidden)
+                counts = hidden.expand(i1 - i0, j1 - j0).to(values.dtype)
                 visible[r, c] -= _by_block(counts, sizes, torch.sum).to(torch.int64)
+            weights = rectangle(scores, (i0, i1), (j0, j1), lse)
             if reduce == "max":
-                largest = _largest_weights(tile[0], lse, hidden, sizes)
+                largest = _by_block(weights, sizes, torch.amax)
                 torch.maximum(values[r, c], largest, out=values[r, c])
             else:
-                values[r, c] += _by_block(weights_(tile[0], lse, hidden), sizes, torch.sum)
+                values[r, c] += _by_block(weights, sizes, torch.sum)
     if reduce == "mean":
         values /= areas
     return Pooled(values, visible.to(values.dtype) / areas, (r0, r1), (c0, c1), reduce)
-
-
-def _largest_weights(
-    tile: Tensor, lse: LogSum, hidden: Tensor | None, sizes: tuple[list[int], list[int]]
-) -> Tensor:
-    """The largest weight of each block of a tile (rows, keys) of scores, which are used up.
-
-    exp keeps the order of what is in a row, so one exp for a block is enough.
-    """
-    tile.sub_(lse.base()[:, None]).sub_(lse.low[:, None])
-    if hidden is not None and bool(lse.high.isnan().any()):
-        tile.masked_fill_(hidden, -torch.inf)
-    return _by_block(tile, sizes, torch.amax).mul_(LOG2_E).exp2_()
 
 
 def _by_block(
@@ -266,8 +256,25 @@ def known_lse(lse: Tensor, low: Tensor | None, wanted: tuple[int, ...], like: Te
     return LogSum(*(x.detach().to(like.device, dtype).reshape(like.shape[:-1]) for x in (lse, low)))
 
 
+def rectangle(
+    scores: Scores, rows: tuple[int, int], cols: tuple[int, int], lse: LogSum | None
+) -> Tensor:
+    """Weights of one head's rows i0:i1, whose lse this is, for the keys j0:j1, or without lse the
+    scores: (rows, keys), used up by the next call."""
+    if not native.hindrance(scores.k):
+        return native.cells(scores.q[:, 0], scores.k, scores.bound, rows, cols, lse)
+    tile, hidden = scores.tile(scores.queries(*rows), *rows, *cols)
+    if lse is None:
+        return tile[0]
+    return weights_(tile[0], lse, None if hidden is None else hidden[0, 0])
+
+
 def lse_of_rows(scores: Scores, i0: int, i1: int) -> LogSum:
     """lse of some rows of one head, (rows,); NaN for a row that sees a key that is not finite."""
+    if not native.hindrance(scores.k):
+        found = native.lse_of_rows(scores.q[:, 0], scores.k, scores.bound, i0, i1)
+        if found is not None:
+            return found
     queries = scores.queries(i0, i1)
     part = empty((1, i1 - i0), 0, queries)
     spoiled = queries.new_zeros(i1 - i0, dtype=torch.bool)

@@ -329,13 +329,10 @@ class AttentionMap:
         backwards = [axis for axis, x in enumerate((rows, cols)) if x.step < 0]
         for i0, i1, to_rows in cells.pieces(rows, (0, self._bound.T), wide, high, lse_wanted):
             lse = self._lse_of_head(*head, i0, i1) if weights else None
-            queries = scores.queries(i0, i1)
             broad = max(KEYS, ELEMENTS // (i1 - i0))
             for j0, j1, to_cols in cells.pieces(cols, scores.bound.keys(i0, i1), i1 - i0, broad):
-                tile, hidden = scores.tile(queries, i0, i1, j0, j1)
-                if lse is not None:
-                    weights_(tile[0], lse, None if hidden is None else hidden[0, 0])
-                picked = tile[0, :: abs(rows.step), :: abs(cols.step)]
+                tile = cells.rectangle(scores, (i0, i1), (j0, j1), lse)
+                picked = tile[:: abs(rows.step), :: abs(cols.step)]
                 result[to_rows, to_cols] = picked.flip(backwards) if backwards else picked
 
 

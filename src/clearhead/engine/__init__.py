@@ -323,7 +323,8 @@ def _gradients(
     bound = asked.bound
     if bias or asked.impl != "native":
         return gradients.backward(inputs, rows, upstream, bound, bias, asked.dropout)
-    fixed, logsum, (d_out, _, d_entropy) = gradients.fixed_part(rows, upstream), rows[1], upstream
-    new = native.backward(*inputs, logsum, bound, d_out, fixed, d_entropy)
+    (out, logsum, entropy), (d_out, d_lse, d_entropy) = rows, upstream
+    fixed = gradients.fixed_part((None, logsum, entropy), (None, d_lse, d_entropy))
+    new = native.backward(*inputs, logsum, bound, out, d_out, fixed, d_entropy)
     sinks = None if bound.sinks is None else gradients.of_sinks(bound, logsum, fixed, d_entropy)
     return gradients.Gradients(*new, bias=None, sinks=sinks)

@@ -18,7 +18,7 @@ from clearhead.engine.rows import Rows
 from clearhead.engine.tiles import LogSum
 
 SLICE = 0.2  # seconds
-_FORWARD, _RECEIVED, _QUERY_GRADIENT, _KEY_GRADIENTS = range(4)  # Kind of call.h
+_FORWARD, _RECEIVED, _QUERY_GRADIENT, _KEY_GRADIENTS, _CELLS = range(5)  # Kind of call.h
 _SETS = ("baseline", "avx2", "avx512")  # each better than the one before
 _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.bool)
 
@@ -51,8 +51,10 @@ class _Call(ctypes.Structure):
         *_fields(ctypes.c_void_p, "distance key_scores top_key first_key"),
         *_fields(ctypes.c_int64, "figures"),
         *_fields(ctypes.c_void_p, "received"),
-        *_fields(_Array, "g"),
+        *_fields(_Array, "g made"),
         *_fields(ctypes.c_void_p, "fixed d_entropy dq dk dv"),
+        *_fields(ctypes.c_int64, "i0 i1 j0 j1"),
+        *_fields(ctypes.c_void_p, "cells"),
         *_fields(ctypes.c_int64, "kind next units per_unit bad"),
         *_fields(ctypes.c_double, "until"),
     )
@@ -82,7 +84,7 @@ def _team() -> ctypes.c_void_p:
     return ctypes.c_void_p(None) if run is None else ctypes.cast(run, ctypes.c_void_p)
 
 
-def hindrance(q: Tensor, dropout: float) -> str:
+def hindrance(q: Tensor, dropout: float = 0.0) -> str:
     """Why a call cannot be native; empty where it can."""
     if q.device.type != "cpu":
         return f"needs tensors on the CPU; these are on {q.device}"
@@ -107,7 +109,7 @@ def forward(
     (B, G, S, D), v (B, G, S, Dv) or None; and whether all keys and values that were read are
     finite: else rows that do not see a bad one may be spoiled too.
     """
-    shape, dtype = (bound.B, bound.H, bound.T), torch.promote_types(q.dtype, torch.float32)
+    shape, dtype = (bound.B, bound.H, bound.T), _wide(q)
     names = ["lse", "lse_low"]
     names += ["entropy", "max_score", "mean_key", "visible"] if figures else []
     names += ["distance"] if distance else []
@@ -133,23 +135,47 @@ def column_sums(q: Tensor, k: Tensor, lse: LogSum, bound: BoundRule) -> Tensor:
 
 def backward(
     q: Tensor, k: Tensor, v: Tensor | None, lse: LogSum, bound: BoundRule,
-    out: Tensor | None, fixed: Tensor, entropy: Tensor | None,
+    out: Tensor | None, d_out: Tensor | None, fixed: Tensor, d_entropy: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
-    """Gradients of q, k and v, in the accumulation's dtype, from what comes back into out (or
-    None) and the entropy (or None), and from `fixed` of gradients.Upstream; keys must be finite.
+    """Gradients of q, k and v, in the accumulation's dtype, from what comes back into out and the
+    entropy, and from `fixed`: the rest of what gradients.Upstream calls so, to which g . out is
+    added. Keys and values must be finite.
     """
     new = [torch.empty_like(x, dtype=lse.high.dtype, memory_format=torch.contiguous_format)
            if x is not None else None for x in (q, k, v)]  # fmt: skip
     d_q, d_k, d_v = new
     assert d_q is not None and d_k is not None
-    back = _of(lse) | {"fixed": fixed.contiguous()}
-    if entropy is not None:
-        back["d_entropy"] = entropy.to(fixed.dtype).contiguous()
-    v, out = (None, None) if out is None else (v, out)
-    _run(_QUERY_GRADIENT, q, k, v, bound, back | {"dq": d_q}, g=_array(out))
-    values = {"dv": d_v} if v is not None and d_v is not None else {}
-    _run(_KEY_GRADIENTS, q, k, v, bound, back | {"dk": d_k} | values, g=_array(out))
-    return d_q, d_k, d_v if v is not None or d_v is None else d_v.zero_()
+    back = _of(lse) | {"fixed": fixed}
+    if d_entropy is not None:
+        back["d_entropy"] = d_entropy.to(fixed.dtype).contiguous()
+    if d_out is None:
+        v = out = None
+    g, made = _array(d_out), _array(out)
+    _run(_QUERY_GRADIENT, q, k, v, bound, back | {"dq": d_q}, g=g, made=made)
+    values = {} if v is None or d_v is None else {"dv": d_v}
+    _run(_KEY_GRADIENTS, q, k, v, bound, back | {"dk": d_k} | values, g=g, made=made)
+    return d_q, d_k, d_v if values or d_v is None else d_v.zero_()
+
+
+def lse_of_rows(q: Tensor, k: Tensor, bound: BoundRule, i0: int, i1: int) -> LogSum | None:
+    """lse of some rows of the one head of a call, (rows,); None if some key is not finite."""
+    rows = {name: q.new_empty(i1 - i0, dtype=_wide(q)) for name in ("lse", "lse_low")}
+    call = _run(_FORWARD, q[:, :, i0:i1], k, None, bound, rows, start=i0)
+    return None if call.bad else LogSum(rows["lse"], rows["lse_low"])
+
+
+def cells(
+    q: Tensor, k: Tensor, bound: BoundRule, rows: tuple[int, int], cols: tuple[int, int],
+    lse: LogSum | None,
+) -> Tensor:  # fmt: skip
+    """Rows i0:i1 and columns j0:j1 of the map of one head, q (1, 1, T, D) and k (1, 1, S, D): its
+    weights, from the lse of these rows, or its scores without; where hidden, weight 0 or -inf.
+    """
+    (i0, i1), (j0, j1) = rows, cols
+    found = torch.empty(i1 - i0, j1 - j0, dtype=_wide(q))
+    known = {} if lse is None else _of(lse)
+    _run(_CELLS, q, k, None, bound, known | {"cells": found}, i0=i0, i1=i1, j0=j0, j1=j1)
+    return found
 
 
 def _of(lse: LogSum) -> dict[str, Tensor]:
@@ -158,25 +184,28 @@ def _of(lse: LogSum) -> dict[str, Tensor]:
 
 def _run(
     kind: int, q: Tensor, k: Tensor, v: Tensor | None, bound: BoundRule,
-    arrays: dict[str, Tensor], **numbers: Any,
+    arrays: dict[str, Tensor], start: int = 0, **numbers: Any,
 ) -> _Call:  # fmt: skip
-    """A call with these arrays, done. Between two slices of it Python hears of signals."""
+    """A call with these arrays, done: of one head, q may be its rows from `start` on. Between two
+    slices of it Python hears of signals."""
     (B, H, T, D), (G, S), Dv = q.shape, k.shape[1:3], 0 if v is None else v.shape[-1]
-    arrays = _rule(bound) | arrays
-    offsets = (ctypes.c_int64 * B)(*bound.offsets)
+    rows = slice(start, start + T)
+    arrays = _rule(bound, rows) | arrays
+    offsets = (ctypes.c_int64 * B)(*(n + start for n in bound.offsets))
+    mask, bias = (None if x is None else x[:, :, rows] for x in (bound.mask, bound.bias))
     call = _Call(
         kind=kind, B=B, H=H, T=T, D=D, G=G, S=S, Dv=Dv,
         scale=bound.scale, softcap=bound.rule.softcap or 0.0,
         before=-1 if bound.before is None else bound.before,
         after=-1 if bound.after is None else bound.after,
-        q=_array(q), k=_array(k), v=_array(v), mask=_array(bound.mask), bias=_array(bound.bias),
+        q=_array(q), k=_array(k), v=_array(v), mask=_array(mask), bias=_array(bias),
         offset=ctypes.addressof(offsets),
         **{name: x.data_ptr() for name, x in arrays.items()}, **numbers,
     )  # fmt: skip
-    if not (B and H and (T if kind in (_FORWARD, _QUERY_GRADIENT) else S)):
+    if not (B and H and (T if kind in (_FORWARD, _QUERY_GRADIENT) else S)):  # nothing to write
         return call
     attend, threads = _loaded().clearhead_attend, torch.get_num_threads()
-    wide = int(torch.promote_types(q.dtype, torch.float32) == torch.float64)
+    wide = int(_wide(q) == torch.float64)
     left = 1
     while left:
         left = attend(
@@ -187,6 +216,10 @@ def _run(
     return call
 
 
+def _wide(x: Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, torch.float32)
+
+
 def _array(x: Tensor | None) -> _Array:
     if x is None:
         return _Array()
@@ -195,13 +228,13 @@ def _array(x: Tensor | None) -> _Array:
     return _Array(x.data_ptr(), strides, _DTYPES.index(x.dtype))
 
 
-def _rule(bound: BoundRule) -> dict[str, Tensor]:
+def _rule(bound: BoundRule, rows: slice) -> dict[str, Tensor]:
     """What the kernel reads of a rule beside numbers, side by side in memory."""
     found = {"key_mask": bound.key_mask, "query_mask": bound.query_mask}
     if bound.documents is not None:
         shape = (bound.B, bound.T)
         names = ("document", "first", "last")
-        found |= dict(zip(names, (x.expand(shape) for x in bound.documents), strict=True))
+        found |= dict(zip(names, (x.expand(shape)[:, rows] for x in bound.documents), strict=True))
         found["number"] = bound.numbers
     for name in ("alibi", "sinks"):
         if (x := getattr(bound.rule, name)) is not None:

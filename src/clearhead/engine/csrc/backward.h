@@ -41,6 +41,21 @@ typedef struct {
   QueryRows *rows;
 } QueryRoom;
 
+// Adds g . out to `fixed`, for this pass and for the one that follows: summed like g . v is, so that
+// nothing is left of their difference where one key has all the weight.
+static void complete(const Call *c, QueryRows *rows) {
+  const Block *x = &rows->x;
+  pack_lanes(&c->made, x, c->Dv, 1, rows->dq);
+  for (int at = 0; at < x->n_vecs * W; at += W) {
+    vec sum = {0};
+    for (int d = 0; d < c->Dv; d++)
+      sum = fma_(load(rows->g + d * LANES + at), load(rows->dq + d * LANES + at), sum);
+    store(rows->back.fixed + at, load(rows->back.fixed + at) + sum);
+  }
+  for (int lane = 0; lane < x->n; lane++)
+    ((REAL *)c->fixed)[rows->number[lane]] = rows->back.fixed[lane];
+}
+
 static void query_unit(Call *c, int64_t unit, const QueryRoom *room) {
   int64_t heads = c->B * c->G, b = unit % heads / c->G, g = unit % c->G, last = 0, first = c->S;
   int64_t from = unit / heads * c->per_unit, seen[LANES];
@@ -52,12 +67,13 @@ static void query_unit(Call *c, int64_t unit, const QueryRoom *room) {
     begin(c, b, g, from + r, x);
     pack_lanes(&c->q, x, D, (REAL)c->scale, rows->q);
     if (c->g.data) pack_lanes(&c->g, x, c->Dv, 1, rows->g);
-    memset(rows->dq, 0, size);
     memset(&rows->back, 0, sizeof rows->back);
     for (int lane = 0; lane < x->n; lane++) {
       rows->number[lane] = row_number(c, x, lane);
       read_back(c, rows->number[lane], lane, &rows->back);
     }
+    if (c->g.data) complete(c, rows);
+    memset(rows->dq, 0, size);
     first = least(first, x->reach.first);
     last = most(last, x->reach.last);
   }
@@ -160,7 +176,7 @@ static void key_unit(Call *c, int64_t unit, const KeyRoom *room) {
   last = least(last, first + (int64_t)n * LANES);
   for (int r = 0; r < n; r++) {
     KeyColumns *to = room->columns + r;
-    to->x = keys_from(c, b, g, first + r * LANES);
+    to->x = keys_from(b, g, first + r * LANES, c->S);
     pack_keys(&c->k, &to->x, c->D, to->k);
     if (c->g.data) pack_keys(&c->v, &to->x, c->Dv, to->v);
     memset(to->dk, 0, sizeof(REAL) * LANES * whole_groups(c->D));
@@ -169,7 +185,7 @@ static void key_unit(Call *c, int64_t unit, const KeyRoom *room) {
   for (int64_t h = g * group; h < (g + 1) * group; h++)
     for (int64_t i0 = 0; i0 < c->T; i0 += QUERIES) {
       Tile t;
-      begin_tile(c, b, h, i0, &t);
+      begin_tile(c, b, h, i0, c->T, &t);
       if (t.reach.last <= first || t.reach.first >= last) continue;
       pack_tile(c, &t, room);
       for (int r = 0; r < n; r++) key_tile(c, &t, room, room->columns + r);

@@ -11,8 +11,8 @@ typedef struct {
 
 enum Dtype { FLOAT32, FLOAT64, FLOAT16, BFLOAT16, BOOL };
 
-// What a call is to do. Of the last three each needs the rows of the first, lse and lse_low.
-enum Kind { FORWARD, RECEIVED, QUERY_GRADIENT, KEY_GRADIENTS };
+// What a call is to do. All but the first need its rows, lse and lse_low.
+enum Kind { FORWARD, RECEIVED, QUERY_GRADIENT, KEY_GRADIENTS, CELLS };
 
 typedef struct {
   int64_t B, H, G, T, S, D, Dv;
@@ -34,10 +34,16 @@ typedef struct {
   int64_t figures;                            // 0: out and lse alone
   void *received;                             // (B, H, S)
   // Backward: what comes back into each row, and the gradients. g (B, H, T, Dv), NULL where nothing
-  // comes back; fixed (B, H, T) = g . out - d_lse + d_entropy H; d_entropy NULL for none.
-  Array g;
-  const void *fixed, *d_entropy;              // (B, H, T)
+  // comes back, with the out that was made; fixed = -d_lse + d_entropy H, to which the pass for q
+  // adds g . out; d_entropy NULL for none.
+  Array g, made;
+  void *fixed;                                // (B, H, T)
+  const void *d_entropy;                      // (B, H, T)
   void *dq, *dk, *dv;                         // like q, k and v, in REAL, side by side
+  // Cells: rows i0:i1 and columns j0:j1 of the map of the one head that there is, (i1 - i0, j1 - j0);
+  // its weights, or its scores where lse is NULL.
+  int64_t i0, i1, j0, j1;
+  void *cells;
   // The work. `bad` becomes 1 where a key or a value is not finite.
   int64_t kind, next, units, per_unit, bad;   // kind: of Kind
   double until;                               // when to come back, on the clock of `now`

@@ -19,16 +19,17 @@ typedef struct {
   int n, n_vecs;
 } Keys;
 
-static void begin_tile(const Call *c, int64_t b, int64_t h, int64_t i0, Tile *t) {
-  *t = (Tile){.b = b, .h = h, .i0 = i0, .n = (int)least(QUERIES, c->T - i0), .reach = no_reach(c)};
+// The queries from i0 on, before i1.
+static void begin_tile(const Call *c, int64_t b, int64_t h, int64_t i0, int64_t i1, Tile *t) {
+  *t = (Tile){.b = b, .h = h, .i0 = i0, .n = (int)least(QUERIES, i1 - i0), .reach = no_reach(c)};
   for (int i = 0; i < t->n; i++) {
     t->q[i] = query_of(c, b, h, i0 + i);
     reach_with(&t->reach, &t->q[i]);
   }
 }
 
-static Keys keys_from(const Call *c, int64_t b, int64_t g, int64_t j0) {
-  int n = (int)least(LANES, c->S - j0);
+static Keys keys_from(int64_t b, int64_t g, int64_t j0, int64_t j1) {
+  int n = (int)least(LANES, j1 - j0);
   return (Keys){b, g, j0, n, (n + W - 1) / W};
 }
 

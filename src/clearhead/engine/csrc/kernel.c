@@ -6,6 +6,7 @@
 #include "forward.h"
 
 #include "backward.h"
+#include "cells.h"
 #include "kernel.h"
 
 enum { TOGETHER = 8, NEAR = 1 << 18 };  // blocks that share a packed tile, and bytes of theirs
@@ -16,6 +17,10 @@ static int64_t units(Call *c, int64_t threads) {
   int64_t heads = c->B * c->G, blocks = blocks_per_key_head(c), size = c->D + c->Dv;
   if (c->kind == RECEIVED) heads = c->B * c->H;
   if (c->kind == RECEIVED || c->kind == KEY_GRADIENTS) blocks = (c->S + LANES - 1) / LANES;
+  if (c->kind == CELLS) {
+    heads = tiles_of(c);
+    blocks = (c->j1 - c->j0 + LANES - 1) / LANES;
+  }
   if (c->kind == QUERY_GRADIENT || c->kind == KEY_GRADIENTS) size *= 2;
   int64_t n = least(TOGETHER, NEAR / (int64_t)(sizeof(REAL) * LANES * size));
   c->per_unit = most(1, least(n, blocks * heads / (threads * 4)));  // so that all end together
@@ -61,6 +66,7 @@ static void lay_out(const Call *c, Space *space, AnyRoom *room) {
       }
       break;
     }
+    case CELLS:
     case RECEIVED: {
       ColumnRoom *r = &room->column;
       r->queries = numbers(space, tile * D);
@@ -79,7 +85,7 @@ static void lay_out(const Call *c, Space *space, AnyRoom *room) {
       r->rows = part(space, n * sizeof(QueryRows));
       for (int64_t i = 0; i < n; i++) {
         REAL *q = numbers(space, lanes_D), *g = numbers(space, lanes_Dv);
-        REAL *dq = numbers(space, lanes_D);
+        REAL *dq = numbers(space, most(lanes_D, lanes_Dv));
         if (space->base) r->rows[i].q = q, r->rows[i].g = g, r->rows[i].dq = dq;
       }
       break;
@@ -117,6 +123,7 @@ static int work(Call *c) {
     if (unit >= c->units) break;
     if (c->kind == FORWARD) forward_unit(c, unit, &room.forward);
     else if (c->kind == RECEIVED) received_unit(c, unit, &room.column);
+    else if (c->kind == CELLS) cells_unit(c, unit, &room.column);
     else if (c->kind == QUERY_GRADIENT) query_unit(c, unit, &room.query);
     else key_unit(c, unit, &room.key);
   }
