@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from clearhead import cells as cells_module
 from clearhead import map as map_module
-from clearhead.engine import attention, tiles
+from clearhead.engine import attention, native, tiles
 from clearhead.engine.tiled import FEWEST
 from clearhead.engine.tiles import Scores
 from clearhead.map import AttentionMap, Pooled
@@ -426,16 +426,28 @@ def test_more_blocks_than_places_are_as_many_as_places():
 
 @pytest.fixture
 def cells(monkeypatch):
-    """Counts the cells of all tiles of scores."""
+    """Counts the cells of all tiles of scores, whoever computes them."""
     counted = []
-    tile = Scores.tile
+    tile, of_kernel, lse_of_kernel = Scores.tile, native.cells, native.lse_of_rows
 
     def counting(self, queries, i0, i1, j0, j1):
         assert queries.shape[1] * (j1 - j0) <= 1 << 20
         counted.append(queries.shape[0] * queries.shape[1] * (j1 - j0))
         return tile(self, queries, i0, i1, j0, j1)
 
+    def counting_too(q, k, bound, rows, cols, lse):
+        assert (rows[1] - rows[0]) * (cols[1] - cols[0]) <= 1 << 20
+        counted.append((rows[1] - rows[0]) * (cols[1] - cols[0]))
+        return of_kernel(q, k, bound, rows, cols, lse)
+
+    def counting_rows(q, k, bound, i0, i1):
+        first, last = bound.keys(i0, i1)
+        counted.append((i1 - i0) * (last - first))
+        return lse_of_kernel(q, k, bound, i0, i1)
+
     monkeypatch.setattr(Scores, "tile", counting)
+    monkeypatch.setattr(native, "cells", counting_too)
+    monkeypatch.setattr(native, "lse_of_rows", counting_rows)
     return counted
 
 
