@@ -5,6 +5,7 @@ native kernel (native.py, csrc/) or the tile loop in PyTorch (tiled.py). Impleme
 import each other, and an explicit request never falls back to another.
 """
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -155,11 +156,13 @@ def attention(
             f"{type(rule).__name__}"
         )
     check_inputs(q, k, v)
-    with torch.autocast(q.device.type, enabled=False):
+    with _no_autocast(q):
         values = None if v is None else as_four(v)
         inputs = (as_four(q), as_four(k), values, rule.bias, rule.sinks)
         asked = _asked(inputs, rule, impl, True, dropout, distance)
         attended = _attend(inputs, asked, received, top)
+    if q.ndim == 4:
+        return attended
     lead = q.shape[:-2]  # as many leading axes as came in
     as_q = {
         name: x.reshape(*lead, *x.shape[2:])
@@ -176,12 +179,17 @@ def output(
     check_inputs(q, k, v)
     if v is None:
         raise ValueError("output needs v; attention(q, k, None) has the figures alone")
-    with torch.autocast(q.device.type, enabled=False):
+    with _no_autocast(q):
         rule = Rule() if rule is None else rule
         inputs = (as_four(q), as_four(k), as_four(v), rule.bias, rule.sinks)
         out = _rows(inputs, _asked(inputs, rule, "auto", False, dropout)).out
     assert out is not None
     return out.reshape(*q.shape[:-2], *out.shape[2:])
+
+
+def _no_autocast(x: Tensor) -> AbstractContextManager[object]:
+    kind = x.device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
 # What a call gives back, of which the first three have a gradient.
@@ -302,7 +310,7 @@ class _Attention(torch.autograd.Function):
         q, k, v, _, _, out, lse, lse_low, entropy = ctx.saved_tensors
         asked: _Asked = ctx.asked
         rows, upstream = (out, LogSum(lse, lse_low), entropy), (d_out, d_lse, d_entropy)
-        with torch.autocast(q.device.type, enabled=False):
+        with _no_autocast(q):
             new = _gradients((q, k, v), rows, upstream, asked, bias=ctx.needs_input_grad[3])
         given = (q, k, v, asked.bound.rule.bias, asked.bound.rule.sinks)
         grads = (new.q, new.k, new.v, new.bias, new.sinks)

@@ -12,35 +12,43 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 def check_inputs(q: Tensor, k: Tensor, v: Tensor | None) -> None:
     """Raise ValueError, naming every shape, where q, k and v do not fit (TypeError: no tensors)."""
     given: dict[str, Any] = {"q": q, "k": k} if v is None else {"q": q, "k": k, "v": v}
-    if strange := [n for n, x in given.items() if not isinstance(x, Tensor)]:
-        kinds = ", ".join(f"{name} is a {type(given[name]).__name__}" for name in strange)
-        raise TypeError(f"q, k and v must be torch tensors; {kinds}")
-    seen = ", ".join(f"{name} {list(x.shape)}" for name, x in given.items())
-    if q.ndim not in (2, 3, 4) or any(x.ndim != q.ndim for x in given.values()):
-        raise ValueError(f"q, k and v must all be (T, D), (H, T, D) or (B, H, T, D); got {seen}")
+    for x in given.values():
+        if not isinstance(x, Tensor):
+            strange = {n: type(x).__name__ for n, x in given.items() if not isinstance(x, Tensor)}
+            kinds = ", ".join(f"{name} is a {kind}" for name, kind in strange.items())
+            raise TypeError(f"q, k and v must be torch tensors; {kinds}")
+    if why := _why_not(q, k, v):
+        seen = ", ".join(f"{name} {list(x.shape)}" for name, x in given.items())
+        raise ValueError(why.format(seen=seen))
+
+
+def _why_not(q: Tensor, k: Tensor, v: Tensor | None) -> str:
+    """Why these do not fit, with `{seen}` where the shapes of all go; empty if they do."""
+    both = [k] if v is None else [k, v]
+    if q.ndim not in (2, 3, 4) or any(x.ndim != q.ndim for x in both):
+        return "q, k and v must all be (T, D), (H, T, D) or (B, H, T, D); got {seen}"
     for what in ("dtype", "device"):
-        found = {name: getattr(x, what) for name, x in given.items()}
-        if len(set(found.values())) > 1:
-            raise ValueError(f"q, k and v must share one {what}; got {found}")
+        if any(getattr(x, what) != getattr(q, what) for x in both):
+            names = zip(("q", "k", "v"), (q, *both), strict=False)
+            found = ", ".join(f"'{name}': {getattr(x, what)}" for name, x in names)
+            return f"q, k and v must share one {what}; got {{{{{found}}}}}"
     if q.dtype not in DTYPES:
         known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
-        raise ValueError(f"q, k and v must hold floats ({known}); got {q.dtype}")
-    if q.shape[-1] != k.shape[-1] or q.shape[-1] < 1:
-        raise ValueError(
-            f"q has head size {q.shape[-1]} and k {k.shape[-1]}: they must be equal and at least 1 "
-            f"({seen})"
-        )
+        return f"q, k and v must hold floats ({known}); got {q.dtype}"
+    (*leading, _, d_q), (*of_keys, _, d_k) = q.shape, k.shape
+    if d_q != d_k or d_q < 1:
+        sizes = f"q has head size {d_q} and k {d_k}"
+        return sizes + ": they must be equal and at least 1 ({seen})"
     if v is not None and v.shape[:-1] != k.shape[:-1]:
-        raise ValueError(f"k and v must agree in all but the last axis; got {seen}")
-    if q.ndim == 4 and q.shape[0] != k.shape[0]:
-        raise ValueError(f"q has batch size {q.shape[0]} but k has {k.shape[0]} ({seen})")
-    if q.ndim > 2 and not k.shape[-3]:
-        raise ValueError(f"k must have at least one head; got {seen}")
-    if q.ndim > 2 and q.shape[-3] % k.shape[-3]:
-        raise ValueError(
-            f"k has {k.shape[-3]} heads but q has {q.shape[-3]}: query heads must be a multiple of "
-            f"key heads ({seen})"
-        )
+        return "k and v must agree in all but the last axis; got {seen}"
+    if q.ndim == 4 and leading[0] != of_keys[0]:
+        return f"q has batch size {leading[0]} but k has {of_keys[0]} " + "({seen})"
+    if of_keys and not of_keys[-1]:
+        return "k must have at least one head; got {seen}"
+    if of_keys and leading[-1] % of_keys[-1]:
+        heads = f"k has {of_keys[-1]} heads but q has {leading[-1]}"
+        return heads + ": query heads must be a multiple of key heads ({seen})"
+    return ""
 
 
 def as_four(x: Tensor) -> Tensor:

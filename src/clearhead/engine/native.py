@@ -20,7 +20,9 @@ from clearhead.engine.tiles import LogSum
 SLICE = 0.2  # seconds
 _FORWARD, _RECEIVED, _QUERY_GRADIENT, _KEY_GRADIENTS, _CELLS = range(5)  # Kind of call.h
 _SETS = ("baseline", "avx2", "avx512")  # each better than the one before
-_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.bool)
+_DTYPES = {  # of call.h
+    torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3, torch.bool: 4,
+}  # fmt: skip
 
 
 class _Array(ctypes.Structure):
@@ -28,9 +30,12 @@ class _Array(ctypes.Structure):
 
     _fields_ = (
         ("data", ctypes.c_void_p),
-        ("strides", ctypes.c_int64 * 4),
+        *((f"stride_{axis}", ctypes.c_int64) for axis in "bhid"),
         ("dtype", ctypes.c_int64),
-    )  # fmt: skip
+    )
+
+
+_NO_ARRAY = _Array()
 
 
 def _fields(kind: Any, names: str) -> list[tuple[str, Any]]:
@@ -113,7 +118,7 @@ def forward(
     names = ["lse", "lse_low"]
     names += ["entropy", "max_score", "mean_key", "visible"] if figures else []
     names += ["distance"] if distance else []
-    rows = {name: q.new_empty(shape, dtype=dtype) for name in names}
+    rows = {name: torch.empty(shape, dtype=dtype) for name in names}
     if v is not None:
         rows["out"] = q.new_empty((*shape, v.shape[-1]))
     if figures:
@@ -192,13 +197,12 @@ def _run(
     rows = slice(start, start + T)
     arrays = _rule(bound, rows) | arrays
     offsets = (ctypes.c_int64 * B)(*(n + start for n in bound.offsets))
-    mask, bias = (None if x is None else x[:, :, rows] for x in (bound.mask, bound.bias))
     call = _Call(
         kind=kind, B=B, H=H, T=T, D=D, G=G, S=S, Dv=Dv,
         scale=bound.scale, softcap=bound.rule.softcap or 0.0,
         before=-1 if bound.before is None else bound.before,
         after=-1 if bound.after is None else bound.after,
-        q=_array(q), k=_array(k), v=_array(v), mask=_array(mask), bias=_array(bias),
+        q=_array(q), k=_array(k), v=_array(v), **_by_cell(bound, rows),
         offset=ctypes.addressof(offsets),
         **{name: x.data_ptr() for name, x in arrays.items()}, **numbers,
     )  # fmt: skip
@@ -217,15 +221,19 @@ def _run(
 
 
 def _wide(x: Tensor) -> torch.dtype:
-    return torch.promote_types(x.dtype, torch.float32)
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
 def _array(x: Tensor | None) -> _Array:
     if x is None:
-        return _Array()
-    size = x.element_size()
-    strides = (ctypes.c_int64 * 4)(*(n * size for n in x.stride()))
-    return _Array(x.data_ptr(), strides, _DTYPES.index(x.dtype))
+        return _NO_ARRAY
+    size, (b, h, i, d) = x.element_size(), x.stride()
+    return _Array(x.data_ptr(), b * size, h * size, i * size, d * size, _DTYPES[x.dtype])
+
+
+def _by_cell(bound: BoundRule, rows: slice) -> dict[str, _Array]:
+    given = {"mask": bound.mask, "bias": bound.bias}
+    return {name: _array(x[:, :, rows]) for name, x in given.items() if x is not None}
 
 
 def _rule(bound: BoundRule, rows: slice) -> dict[str, Tensor]:
