@@ -36,22 +36,34 @@ static void begin_rows(const Call *c, int64_t b, int64_t g, int64_t n, Rows *row
 }
 
 // The new largest scores, and where they are: the lowest key of equals. Whether any has changed.
-INLINE int find_largest(const REAL *s, int n, int at, int64_t j0, Rows *rows, int figures) {
-  vec old = load(rows->m + at), m = old;
-  if (!figures) {
-    for (int j = 0; j < n; j++) m = greatest(load(s + j * LANES + at), m);
-  } else {
-    ivec top = ievery(-1);
-    for (int j = 0; j < n; j++) {
-      vec here = load(s + j * LANES + at);
-      top = (ivec)if_less(m, here, (vec)ievery(j), (vec)top);
-      m = if_less(m, here, here, m);
+// All vectors side by side: each waits for the one above it, and so none waits alone.
+INLINE int largest_of(
+    const REAL *s, int n, int n_vecs, int64_t j0, Rows *rows, int figures) {
+  vec m[VECS];
+  ivec top[VECS];
+  int moved = 0;
+  for (int x = 0; x < n_vecs; x++) m[x] = load(rows->m + x * W), top[x] = ievery(-1);
+  for (int j = 0; j < n; j++, s += LANES)
+    for (int x = 0; x < n_vecs; x++) {
+      vec here = load(s + x * W);
+      if (figures) top[x] = (ivec)if_less(m[x], here, (vec)ievery(j), (vec)top[x]);
+      m[x] = figures ? if_less(m[x], here, here, m[x]) : greatest(here, m[x]);
     }
-    for (int i = 0; i < W; i++)
-      if (top[i] >= 0) rows->top[at + i] = j0 + top[i];
+  for (int x = 0; x < n_vecs; x++) {
+    moved |= any_less(load(rows->m + x * W), m[x]);
+    store(rows->m + x * W, m[x]);
+    if (figures)
+      for (int i = 0; i < W; i++)
+        if (top[x][i] >= 0) rows->top[x * W + i] = j0 + top[x][i];
   }
-  store(rows->m + at, m);
-  return any_less(old, m);
+  return moved;
+}
+
+INLINE int find_largest(
+    const REAL *s, int n, int n_vecs, int64_t j0, Rows *rows, int figures) {
+  if (n_vecs == 1) return largest_of(s, n, 1, j0, rows, figures);
+  if (VECS == 2 || n_vecs == 2) return largest_of(s, n, 2, j0, rows, figures);
+  return largest_of(s, n, VECS, j0, rows, figures);
 }
 
 // Weights in place of the scores, and their sums.
@@ -131,14 +143,12 @@ INLINE void absorb_(
     int n, REAL *s, int figures) {
   REAL old[LANES];
   Sums t = {0};
-  int width = rows->x.n_vecs * W, moved = 0;
+  int width = rows->x.n_vecs * W;
   score(call, &rows->x, rows->q, keys, j0, n, s, NULL, rows->seen);
   if (call->key_scores) read_picks(call, rows, j0, n, s);
   memcpy(old, rows->m, sizeof old);
-  for (int at = 0; at < width; at += W) {
-    moved |= find_largest(s, n, at, j0, rows, figures);
-    weigh(s, n, at, rows, &t, figures);
-  }
+  int moved = find_largest(s, n, rows->x.n_vecs, j0, rows, figures);
+  for (int at = 0; at < width; at += W) weigh(s, n, at, rows, &t, figures);
   if (moved) rescale(call, rows, old, figures);
   if (call->distance) add_distance(rows, j0, n, s, &t);
   for (int lane = 0; lane < width; lane++) {

@@ -9,7 +9,7 @@
 #include "cells.h"
 #include "kernel.h"
 
-enum { TOGETHER = 8, NEAR = 1 << 18 };  // blocks that share a packed tile, and bytes of theirs
+enum { TOGETHER = 16, NEAR = 1 << 19 };  // blocks that share a packed tile, and bytes of theirs
 
 // Cuts a call into units of work: some blocks of a head each, the longest first. How many blocks
 // share a unit changes no bit of what any of them computes.
