@@ -6,6 +6,7 @@ lie. The library comes back every SLICE seconds, so that Ctrl-C is heard.
 """
 
 import ctypes
+import os
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from clearhead.bound import BoundRule
 from clearhead.engine.rows import Rows
 
 SLICE = 0.2  # seconds
+WIDEST = 4096  # numbers of a row: some of them lie on the stack of a thread
 _SETS = ("baseline", "avx2", "avx512")  # each better than the one before
+_PROCESS = os.getpid()
 _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.bool)
 
 
@@ -70,18 +73,27 @@ def instruction_set() -> int:
 
 
 @cache
-def _team() -> ctypes.c_void_p:
+def _openmp() -> ctypes.c_void_p:
     """How torch's own OpenMP runs a function on its threads; NULL where it has another."""
     run = getattr(ctypes.CDLL(None), "GOMP_parallel", None)
     return ctypes.c_void_p(None) if run is None else ctypes.cast(run, ctypes.c_void_p)
 
 
-def hindrance(q: Tensor, dropout: float) -> str:
+def _team() -> ctypes.c_void_p:
+    """Who does the work; NULL for threads of the call's own. OpenMP's do not outlive a fork, and
+    a child that calls for them waits forever."""
+    return _openmp() if os.getpid() == _PROCESS else ctypes.c_void_p(None)
+
+
+def hindrance(q: Tensor, v: Tensor | None, dropout: float) -> str:
     """Why a call cannot be native; empty where it can."""
     if q.device.type != "cpu":
         return f"needs tensors on the CPU; these are on {q.device}"
     if dropout:
         return "knows no dropout"
+    widest = max(q.shape[-1], 0 if v is None else v.shape[-1])
+    if widest > WIDEST:
+        return f"knows heads of up to {WIDEST} numbers; these have {widest}"
     if library() is None:
         return "is not built here: clearhead doctor says what is missing"
     return ""
@@ -101,6 +113,8 @@ def forward(
     (B, G, S, D), v (B, G, S, Dv) or None; and whether all keys and values that were read are
     finite: else rows that do not see a bad one may be spoiled too.
     """
+    q, k = q.resolve_neg(), k.resolve_neg()  # else the numbers in memory have another sign
+    v, bias = (None if x is None else x.resolve_neg() for x in (v, bound.bias))
     (B, H, T, D), (G, S), Dv = q.shape, k.shape[1:3], 0 if v is None else v.shape[-1]
     dtype = torch.promote_types(q.dtype, torch.float32)
     shape = (B, H, T)
@@ -130,7 +144,7 @@ def forward(
             softcap=bound.rule.softcap or 0.0,
             before=-1 if bound.before is None else bound.before,
             after=-1 if bound.after is None else bound.after,
-            q=_array(q), k=_array(k), v=_array(v), mask=_array(bound.mask), bias=_array(bound.bias),
+            q=_array(q), k=_array(k), v=_array(v), mask=_array(bound.mask), bias=_array(bias),
             offset=ctypes.addressof(offsets),
             figures=int(figures),
             **{name: x.data_ptr() for name, x in (rule | rows).items()},
@@ -159,7 +173,7 @@ def _rule(bound: BoundRule) -> dict[str, Tensor]:
     for name in ("alibi", "sinks"):
         if (x := getattr(bound.rule, name)) is not None:
             found[name] = x.detach().to(bound.device, torch.float64)
-    return {name: x.contiguous() for name, x in found.items() if x is not None}
+    return {name: x.contiguous().resolve_neg() for name, x in found.items() if x is not None}
 
 
 def _run(call: _Call, wide: bool) -> None:
