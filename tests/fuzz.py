@@ -1,17 +1,19 @@
 """Random calls of the native kernel, hostile ones among them, against the dense way in float64.
 
-As a program: `python fuzz.py FIRST COUNT` judges the seeds from FIRST on, in the library that
-CLEARHEAD_NATIVE_LIBRARY names where it names one.
+As a program, `python fuzz.py LIBRARY SET FIRST COUNT`, it judges the seeds from FIRST on, and the
+laws, by a library and an instruction set of it.
 """
 
 import ctypes
 import math
-import os
 import sys
 
+import chance
 import dense
+import engine_laws
 import torch
 from engine_laws import distance, key_scores
+from test_engine import judged
 from torch import Tensor
 
 from clearhead import Rule, attention
@@ -214,15 +216,25 @@ def judge_hostile(seed: int) -> None:
     assert torch.equal(after.visible, before.visible), f"seed {seed}: visible"
 
 
-def main(first: int, count: int) -> None:
-    if path := os.environ.get("CLEARHEAD_NATIVE_LIBRARY"):
-        loaded = ctypes.CDLL(path)
+def use(library: str, number: int) -> None:
+    """Has calls go to this library (the installed one if it is empty) and instruction set."""
+    if library:
+        loaded = ctypes.CDLL(library)
         native.library = lambda: loaded
-    worst = max(judge(seed) for seed in range(first, first + count))
-    for seed in range(first, first + count):
+    native.instruction_set = lambda: number
+
+
+def main(library: str, number: str, first: str, count: str) -> None:
+    use(library, int(number))
+    seeds = range(int(first), int(first) + int(count))
+    worst = max(judge(seed) for seed in seeds)
+    for seed in seeds:
         judge_hostile(seed)
+    chance.LONGER = 0.1
+    for law in engine_laws.LAWS:
+        law(judged(impl="native"))
     print(f"{count} calls used at most {worst:.2f} of the bounds")
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(*sys.argv[1:])
