@@ -88,8 +88,8 @@ class Fuzz:
         if self.chance(0.3):
             rule["key_mask"] = self.normal(B, S) > self.one_of((-1.5, 0.0, 9.0))
         if self.chance(0.3):
-            lengths = torch.randint(0, 2, (B, S), generator=self.stream)
-            rule["segments"] = lengths.cumsum(1) // (1 + self.below(S)) if S > 1 else lengths
+            long = torch.arange(B * S).view(B, S) // (1 + self.below(S))
+            rule["segments"] = self.one_of((long, long % 2, long % 3))
         if self.chance(0.3):
             whole = self.normal(*self.one_of(((B, H, T, S), (T, S), (B, 1, 1, S), (1, H, T, 1))))
             rule["mask"] = (
@@ -148,6 +148,8 @@ def bounds(case: Fuzz, exact) -> dict[str, Tensor]:
     values = exact.p @ v.abs()
     far = ((torch.arange(S) - own.unsqueeze(-1)).abs() * exact.p).sum(dim=-1)
     far = far / exact.p.sum(dim=-1).clamp(min=1e-300)
+    kept = torch.finfo(case.dtype)
+    half_a_digit, smallest = kept.eps / 2, kept.tiny * kept.eps
     return {
         "lse": e + eps * exact.lse.abs() + many,
         "entropy": w * (2 + exact.entropy) + 2 * w * math.log(S + 1),
@@ -156,8 +158,7 @@ def bounds(case: Fuzz, exact) -> dict[str, Tensor]:
         "visible": torch.zeros(()),
         "distance": w * far + eps,
         "key_scores": e.unsqueeze(-1),
-        "out": w.unsqueeze(-1) * values + torch.finfo(case.dtype).eps * exact.out.abs()
-        + torch.finfo(case.dtype).tiny * 2,
+        "out": w.unsqueeze(-1) * values + half_a_digit * exact.out.abs() + smallest,
     }  # fmt: skip
 
 
@@ -214,6 +215,18 @@ def judge_hostile(seed: int) -> None:
         if wicked and name != "visible":
             assert mine[sees].isnan().all(), f"seed {seed}: {name} of a spoiled row"
     assert torch.equal(after.visible, before.visible), f"seed {seed}: visible"
+
+
+def judge_collapsed() -> None:
+    """Rows in which one key has nearly all the weight: entropies of 3e-6 to 0.02 nats, to 1e-5."""
+    scores = -9 - 9 * torch.arange(999) / 999
+    k = torch.cat([scores[:500], torch.zeros(1), scores[500:]]).unsqueeze(1)
+    for rest in (-12.0, -5.0, 0.0):  # a bias on all others
+        bias = torch.where(k[:, 0] == 0, 0.0, rest)
+        rule = Rule(scale=1.0, bias=bias)
+        got = attention(torch.ones(1, 1), k, None, rule, impl="native").entropy.double()
+        log_p = (k[:, 0].double() + bias.double()).log_softmax(0)
+        torch.testing.assert_close(got[0], -(log_p.exp() * log_p).sum(), atol=0, rtol=1e-5)
 
 
 def use(library: str, number: int) -> None:

@@ -14,6 +14,7 @@ import chance
 import csrc
 import dense
 import engine_laws
+import fuzz
 import numpy as np
 import pytest
 import torch
@@ -154,6 +155,15 @@ def test_bits_depend_on_no_thread(name, threads, monkeypatch):
             same_bits(alone, native_rows(*inputs, **rule))
 
 
+def test_a_call_in_many_slices_is_the_same(threads, monkeypatch):
+    inputs = [randn(2, 3, 400, 16, seed=s) for s in range(3)]
+    whole = native_rows(*inputs, causal=True)
+    monkeypatch.setattr(native, "SLICE", 0.0)
+    for n in (1, 3):
+        threads(n)
+        same_bits(whole, native_rows(*inputs, causal=True))
+
+
 def test_several_callers_at_once_disturb_nobody(threads):
     threads(2)
     problems = [[randn(1, 4, 200, 16, seed=3 * n + s) for s in range(3)] for n in range(6)]
@@ -260,6 +270,12 @@ def test_a_call_holds_little_beside_its_results(tmp_path):
     )
     grown = float(run([sys.executable, "-c", code], tmp_path).stdout)
     assert grown < 2 * 2
+
+
+@each_set()
+def test_collapsed_rows_keep_five_digits_of_their_entropy(number, monkeypatch):
+    monkeypatch.setattr(native, "instruction_set", lambda: number)
+    fuzz.judge_collapsed()
 
 
 # What it takes, and what it refuses ---------------------------------------------------------------

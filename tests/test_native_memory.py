@@ -1,13 +1,13 @@
 """The native kernel under random calls, and what it reads and writes there: no byte too many."""
 
 import os
+import random
 import subprocess
 import sys
 
 import csrc
 import fuzz
 import pytest
-import torch
 from programs import ROOT, run
 
 from clearhead.engine import native
@@ -32,7 +32,7 @@ def test_random_calls_are_right(number, monkeypatch):
 @each_set()
 def test_random_calls_are_right_in_a_long_run(number, monkeypatch):
     monkeypatch.setattr(native, "instruction_set", lambda: number)
-    begin = int(torch.randint(1 << 30, ())) if os.environ.get("CLEARHEAD_FUZZ") else 1000
+    begin = random.randrange(1 << 30)  # others each time: a failure names its seed
     for seed in range(begin, begin + 500):
         fuzz.judge(seed)
         fuzz.judge_hostile(seed)
