@@ -6,6 +6,7 @@ lie. The library comes back every SLICE seconds, so that Ctrl-C is heard.
 """
 
 import ctypes
+import os
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from clearhead.engine.rows import Rows
 from clearhead.engine.tiles import LogSum
 
 SLICE = 0.2  # seconds
+WIDEST = 4096  # numbers of a row: some of them lie on the stack of a thread
+_PROCESS = os.getpid()
 _FORWARD, _RECEIVED, _QUERY_GRADIENT, _KEY_GRADIENTS, _CELLS = range(5)  # Kind of call.h
 _SETS = ("baseline", "avx2", "avx512")  # each better than the one before
 _DTYPES = {  # of call.h
@@ -33,9 +36,6 @@ class _Array(ctypes.Structure):
         *((f"stride_{axis}", ctypes.c_int64) for axis in "bhid"),
         ("dtype", ctypes.c_int64),
     )
-
-
-_NO_ARRAY = _Array()
 
 
 def _fields(kind: Any, names: str) -> list[tuple[str, Any]]:
@@ -83,18 +83,27 @@ def instruction_set() -> int:
 
 
 @cache
-def _team() -> ctypes.c_void_p:
+def _openmp() -> ctypes.c_void_p:
     """How torch's own OpenMP runs a function on its threads; NULL where it has another."""
     run = getattr(ctypes.CDLL(None), "GOMP_parallel", None)
     return ctypes.c_void_p(None) if run is None else ctypes.cast(run, ctypes.c_void_p)
 
 
-def hindrance(q: Tensor, dropout: float = 0.0) -> str:
+def _team() -> ctypes.c_void_p:
+    """Who does the work; NULL for threads of the call's own. OpenMP's do not outlive a fork, and
+    a child that calls for them waits forever."""
+    return _openmp() if os.getpid() == _PROCESS else ctypes.c_void_p(None)
+
+
+def hindrance(q: Tensor, v: Tensor | None = None, dropout: float = 0.0) -> str:
     """Why a call cannot be native; empty where it can."""
     if q.device.type != "cpu":
         return f"needs tensors on the CPU; these are on {q.device}"
     if dropout:
         return "knows no dropout"
+    widest = max(q.shape[-1], 0 if v is None else v.shape[-1])
+    if widest > WIDEST:
+        return f"knows heads of up to {WIDEST} numbers; these have {widest}"
     if library() is None:
         return "is not built here: clearhead doctor says what is missing"
     return ""
@@ -152,13 +161,13 @@ def backward(
     assert d_q is not None and d_k is not None
     back = _of(lse) | {"fixed": fixed}
     if d_entropy is not None:
-        back["d_entropy"] = d_entropy.to(fixed.dtype).contiguous()
+        back["d_entropy"] = d_entropy.to(fixed.dtype).contiguous().resolve_neg()
     if d_out is None:
         v = out = None
-    g, made = _array(d_out), _array(out)
-    _run(_QUERY_GRADIENT, q, k, v, bound, back | {"dq": d_q}, g=g, made=made)
+    of_out = {"g": d_out, "made": out}
+    _run(_QUERY_GRADIENT, q, k, v, bound, back | {"dq": d_q}, of_out)
     values = {} if v is None or d_v is None else {"dv": d_v}
-    _run(_KEY_GRADIENTS, q, k, v, bound, back | {"dk": d_k} | values, g=g, made=made)
+    _run(_KEY_GRADIENTS, q, k, v, bound, back | {"dk": d_k} | values, of_out)
     return d_q, d_k, d_v if values or d_v is None else d_v.zero_()
 
 
@@ -189,21 +198,25 @@ def _of(lse: LogSum) -> dict[str, Tensor]:
 
 def _run(
     kind: int, q: Tensor, k: Tensor, v: Tensor | None, bound: BoundRule,
-    arrays: dict[str, Tensor], start: int = 0, **numbers: Any,
+    arrays: dict[str, Tensor], more: dict[str, Tensor | None] | None = None,
+    start: int = 0, **numbers: int,
 ) -> _Call:  # fmt: skip
-    """A call with these arrays, done: of one head, q may be its rows from `start` on. Between two
-    slices of it Python hears of signals."""
+    """A call, done: with `arrays` that lie side by side in memory, and `more` that need not. Of
+    one head, q may be its rows from `start` on. Between two slices Python hears of signals."""
     (B, H, T, D), (G, S), Dv = q.shape, k.shape[1:3], 0 if v is None else v.shape[-1]
     rows = slice(start, start + T)
     arrays = _rule(bound, rows) | arrays
+    given = {"q": q, "k": k, "v": v, **_by_cell(bound, rows), **(more or {})}
+    # Of a tensor that is negated when somebody reads it, the numbers in memory have another sign.
+    strided = {name: x.resolve_neg() for name, x in given.items() if x is not None}
     offsets = (ctypes.c_int64 * B)(*(n + start for n in bound.offsets))
     call = _Call(
         kind=kind, B=B, H=H, T=T, D=D, G=G, S=S, Dv=Dv,
         scale=bound.scale, softcap=bound.rule.softcap or 0.0,
         before=-1 if bound.before is None else bound.before,
         after=-1 if bound.after is None else bound.after,
-        q=_array(q), k=_array(k), v=_array(v), **_by_cell(bound, rows),
         offset=ctypes.addressof(offsets),
+        **{name: _array(x) for name, x in strided.items()},
         **{name: x.data_ptr() for name, x in arrays.items()}, **numbers,
     )  # fmt: skip
     if not (B and H and (T if kind in (_FORWARD, _QUERY_GRADIENT) else S)):  # nothing to write
@@ -224,16 +237,14 @@ def _wide(x: Tensor) -> torch.dtype:
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
-def _array(x: Tensor | None) -> _Array:
-    if x is None:
-        return _NO_ARRAY
+def _array(x: Tensor) -> _Array:
     size, (b, h, i, d) = x.element_size(), x.stride()
     return _Array(x.data_ptr(), b * size, h * size, i * size, d * size, _DTYPES[x.dtype])
 
 
-def _by_cell(bound: BoundRule, rows: slice) -> dict[str, _Array]:
+def _by_cell(bound: BoundRule, rows: slice) -> dict[str, Tensor]:
     given = {"mask": bound.mask, "bias": bound.bias}
-    return {name: _array(x[:, :, rows]) for name, x in given.items() if x is not None}
+    return {name: x[:, :, rows] for name, x in given.items() if x is not None}
 
 
 def _rule(bound: BoundRule, rows: slice) -> dict[str, Tensor]:
@@ -247,4 +258,4 @@ def _rule(bound: BoundRule, rows: slice) -> dict[str, Tensor]:
     for name in ("alibi", "sinks"):
         if (x := getattr(bound.rule, name)) is not None:
             found[name] = x.detach().to(bound.device, torch.float64)
-    return {name: x.contiguous() for name, x in found.items() if x is not None}
+    return {name: x.contiguous().resolve_neg() for name, x in found.items() if x is not None}

@@ -89,6 +89,9 @@ INLINE void weigh(REAL *s, int n, int at, const Rows *rows, Sums *sums, int figu
   store(sums->c + at, c);
 }
 
+// So that no difference of two numbers is infinite: 0 times that is NaN.
+INLINE double at_least(double low, double x) { return x < low ? low : x; }
+
 // What has been summed up so far, brought to the new m.
 static void rescale(const Call *call, Rows *rows, const REAL *old, int figures) {
   REAL factor[LANES];
@@ -98,7 +101,7 @@ static void rescale(const Call *call, Rows *rows, const REAL *old, int figures) 
   for (int lane = 0; lane < width; lane++) {
     double f = factor[lane];
     if (figures) {
-      double d = (double)old[lane] - rows->m[lane];
+      double d = at_least(LOWEST, (double)old[lane] - rows->m[lane]);
       rows->u[lane] = (rows->u[lane] + d * rows->l[lane]) * f;
       rows->c[lane] *= f;
       rows->a[lane] *= f;
@@ -187,7 +190,7 @@ static void finish_rows(const Call *c, const Rows *rows) {
     double s = c->sinks ? (REAL)c->sinks[x->q[lane].h] : -INFINITY;
     if (s != -INFINITY) {
       double both = nothing || s > m ? s : m;
-      double d = nothing ? 0 : m - both;
+      double d = nothing ? 0 : at_least(-800, m - both);
       factor = nothing ? 0 : exp(d);
       sink = exp(s - both);
       u = nothing ? 0 : (u + d * l) * factor;

@@ -118,7 +118,7 @@ static int work(Call *c) {
   if (!memory) return -1;
   space = (Space){memory, 0};
   lay_out(c, &space, &room);
-  while (now() < c->until) {
+  do {  // one at least, however late it is
     int64_t unit = __atomic_fetch_add(&c->next, 1, __ATOMIC_RELAXED);
     if (unit >= c->units) break;
     if (c->kind == FORWARD) forward_unit(c, unit, &room.forward);
@@ -126,7 +126,7 @@ static int work(Call *c) {
     else if (c->kind == CELLS) cells_unit(c, unit, &room.column);
     else if (c->kind == QUERY_GRADIENT) query_unit(c, unit, &room.query);
     else key_unit(c, unit, &room.key);
-  }
+  } while (now() < c->until);
   free(memory);
   return 0;
 }

@@ -1,0 +1,326 @@
+"""The native kernel apart from its laws: its exponential, its threads, its manners as a guest."""
+
+import ctypes
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import chance
+import csrc
+import dense
+import engine_laws
+import fuzz
+import numpy as np
+import pytest
+import torch
+from chance import randn
+from programs import ROOT, run
+from test_engine import judged
+
+from clearhead import Rule, attention
+from clearhead.engine import native
+
+pytestmark = pytest.mark.skipif(native.library() is None, reason="the native kernel is not built")
+FIGURES = ("lse", "lse_low", "entropy", "max_score", "mean_key", "visible", "top_key", "distance")
+
+
+def each_set():
+    return pytest.mark.parametrize("number", csrc.sets(), ids=lambda n: csrc.SETS[n])
+
+
+def native_rows(*inputs, **rule) -> dict[str, torch.Tensor]:
+    a = attention(*inputs, Rule(**rule), impl="native", distance=True)
+    return {name: getattr(a, name) for name in ("out", *FIGURES, "key_scores")}
+
+
+def same_bits(one: dict, other: dict) -> None:
+    for name, x in one.items():  # NaN is where the other is NaN
+        assert torch.equal(x.nan_to_num(1.25), other[name].nan_to_num(1.25)), name
+
+
+# The exponential ----------------------------------------------------------------------------------
+
+
+def exp(number: int, x: np.ndarray) -> np.ndarray:
+    y = np.full_like(x, np.nan)
+    wide = int(x.dtype == np.float64)
+    call = native.library().clearhead_exp
+    call(number, wide, x.ctypes.data_as(ctypes.c_void_p), y.ctypes.data_as(ctypes.c_void_p),
+         ctypes.c_int64(x.size))  # fmt: skip
+    return y
+
+
+@each_set()
+@pytest.mark.parametrize(
+    ("dtype", "wider", "lowest", "bound"),
+    [
+        (np.float32, np.float64, -87.0, 1.0e-7),  # measured 0.98e-7, fused 0.76e-7
+        (np.float64, np.longdouble, -708.0, 1.9e-16),  # measured 1.77e-16, fused 1.37e-16
+    ],
+    ids=["f32", "f64"],
+)
+def test_the_exponential_is_right_to_the_last_digit(number, dtype, wider, lowest, bound):
+    stream = np.random.default_rng(0)
+    for low in (lowest, -20.0, -1.0, -1e-3):
+        grid = np.linspace(low, 0, 100_003)
+        x = np.concatenate([grid, stream.uniform(low, 0, 100_000)]).astype(dtype)
+        y, exact = exp(number, x), np.exp(x.astype(wider))
+        assert np.abs(y / exact - 1).max() <= bound
+        assert y.max() <= 1  # a weight of 1 is that of a largest score and no other's
+
+
+@each_set()
+@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["f32", "f64"])
+def test_the_exponential_ends_at_0_and_keeps_nan(number, dtype):
+    tiny, end = np.finfo(dtype).smallest_subnormal, {np.float32: -104, np.float64: -746}[dtype]
+    x = np.linspace(end + 1, end + 20, 10_001).astype(dtype)
+    wider = np.float64 if dtype == np.float32 else np.longdouble
+    y, exact = exp(number, x), np.exp(x.astype(wider))
+    assert (np.abs(y - exact) <= 1.01 * tiny + 2e-7 * exact).all()
+    special = np.array([0.0, -0.0, end, end - 1, -1e30, -np.inf, np.nan], dtype)
+    np.testing.assert_array_equal(exp(number, special), [1, 1, 0, 0, 0, 0, np.nan])
+    for n in range(1, 40):  # a last vector that is not full
+        x = np.arange(-n, 0).astype(dtype)
+        np.testing.assert_allclose(exp(number, x), np.exp(x), rtol=1e-6)
+
+
+# Every instruction set ----------------------------------------------------------------------------
+
+
+def laws_of_a_set(number, law, monkeypatch):
+    monkeypatch.setattr(native, "instruction_set", lambda: number)
+    law(judged(impl="native"))
+
+
+@each_set()
+@pytest.mark.parametrize("law", engine_laws.LAWS, ids=lambda law: law.__name__)
+def test_each_instruction_set_obeys(number, law, monkeypatch):
+    monkeypatch.setattr(chance, "LONGER", 0.1)
+    laws_of_a_set(number, law, monkeypatch)
+
+
+@pytest.mark.slow
+@each_set()
+@pytest.mark.parametrize("law", engine_laws.LAWS, ids=lambda law: law.__name__)
+def test_each_instruction_set_obeys_in_a_long_run(number, law, monkeypatch):
+    monkeypatch.setattr(chance, "LONGER", 5)
+    laws_of_a_set(number, law, monkeypatch)
+
+
+# Threads ------------------------------------------------------------------------------------------
+
+SHAPES = {  # B, H, G, T, S, D, Dv and a rule
+    "causal": ((1, 4, 2, 300, 300, 16, 16), {"causal": True}),
+    "one token": ((2, 12, 3, 1, 515, 24, 8), {}),
+    "short": ((3, 8, 1, 7, 200, 5, 3), {"causal": True}),
+    "window": ((2, 3, 3, 259, 131, 17, 9), {"window": (40, 30), "offset": -20}),
+    "mask": ((1, 6, 2, 130, 260, 8, 33), {"mask": randn(1, 6, 130, 260, seed=9) > 0}),
+    "bias": ((2, 2, 1, 97, 150, 8, 1), {"bias": randn(2, 97, 150, seed=9), "softcap": 3.0}),
+    "all": (
+        (2, 6, 3, 140, 140, 12, 20),
+        {
+            "causal": True,
+            "segments": torch.arange(140).div(50, rounding_mode="floor").expand(2, 140),
+            "key_mask": randn(2, 140, seed=9) > -1,
+            "alibi": torch.linspace(0.1, 1, 6),
+            "sinks": torch.zeros(6),
+        },
+    ),
+}
+
+
+@pytest.fixture
+def threads():
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_bits_depend_on_no_thread(name, threads, monkeypatch):
+    (B, H, G, T, S, D, Dv), rule = SHAPES[name]
+    inputs = randn(B, H, T, D), randn(B, G, S, D, seed=1), randn(B, G, S, Dv, seed=2)
+    threads(1)
+    alone = native_rows(*inputs, **rule)
+    for own in (False, True):
+        if own:
+            monkeypatch.setattr(native, "_team", lambda: ctypes.c_void_p(None))
+        for n in (2, 3, 5):
+            threads(n)
+            same_bits(alone, native_rows(*inputs, **rule))
+
+
+def test_a_call_in_many_slices_is_the_same(threads, monkeypatch):
+    inputs = [randn(2, 3, 400, 16, seed=s) for s in range(3)]
+    whole = native_rows(*inputs, causal=True)
+    monkeypatch.setattr(native, "SLICE", 0.0)
+    for n in (1, 3):
+        threads(n)
+        same_bits(whole, native_rows(*inputs, causal=True))
+
+
+def test_several_callers_at_once_disturb_nobody(threads):
+    threads(2)
+    problems = [[randn(1, 4, 200, 16, seed=3 * n + s) for s in range(3)] for n in range(6)]
+    alone = [native_rows(*x, causal=True) for x in problems]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(3):
+            together = pool.map(lambda x: native_rows(*x, causal=True), problems)
+            for one, other in zip(alone, together, strict=True):
+                same_bits(one, other)
+
+
+START = """
+import os, signal, sys, time
+from pathlib import Path
+import torch
+from clearhead import Rule, attention
+torch.set_num_threads(2)
+q, k, v = (torch.randn(1, 4, 300, 16, generator=torch.Generator().manual_seed(s)) for s in range(3))
+def rows():
+    a = attention(q, k, v, Rule(causal=True), impl="native")
+    return torch.cat([a.out, torch.stack([a.lse, a.entropy, a.mean_key], dim=-1)], dim=-1)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_computes_the_same_and_waits_for_nobody(tmp_path):
+    """The OpenMP that torch brings has no threads in a child, and waits for them forever."""
+    code = START + (
+        "before = rows()\n"
+        "for threads in (2, 1):\n"  # as it comes, and as the workers of a data loader do
+        "    child = os.fork()\n"
+        "    if child == 0:\n"
+        "        torch.set_num_threads(threads)\n"
+        "        os._exit(0 if torch.equal(rows(), before) else 3)\n"
+        "    for _ in range(600):\n"
+        "        found, status = os.waitpid(child, os.WNOHANG)\n"
+        "        if found:\n"
+        "            assert status == 0, status\n"
+        "            break\n"
+        "        time.sleep(0.05)\n"
+        "    else:\n"
+        "        os.kill(child, signal.SIGKILL)\n"
+        "        sys.exit(4)\n"
+    )
+    run([sys.executable, "-c", code], tmp_path, PYTHONWARNINGS="default")
+
+
+@pytest.mark.slow
+def test_workers_of_a_data_loader_compute_the_same(tmp_path):
+    code = START + (
+        "class Rows(torch.utils.data.Dataset):\n"
+        "    def __len__(self): return 4\n"
+        "    def __getitem__(self, n): return rows()\n"
+        "before = rows()\n"
+        "if __name__ == '__main__':\n"
+        "    for way in ('fork', 'spawn'):\n"
+        "        loader = torch.utils.data.DataLoader(\n"
+        "            Rows(), num_workers=2, multiprocessing_context=way, timeout=60)\n"
+        "        assert all(torch.equal(x[0], before) for x in loader)\n"
+    )
+    tmp_path.joinpath("load.py").write_text(code, "utf-8")
+    run([sys.executable, "load.py"], tmp_path, PYTHONWARNINGS="default")
+
+
+@pytest.mark.slow
+def test_ctrl_c_is_heard_within_a_second_and_the_next_call_is_right(tmp_path):
+    code = START + (
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "before, long = rows(), torch.randn(1, 4, 131072, 64)\n"
+        "print('ready', flush=True)\n"
+        "try:\n"
+        "    attention(long, long, long, impl='native')\n"
+        "    print('too short')\n"
+        "except KeyboardInterrupt:\n"
+        "    print(time.monotonic())\n"
+        "print(torch.equal(rows(), before))\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+    ) as child:  # fmt: skip
+        assert child.stdout.readline() == "ready\n"
+        time.sleep(1)
+        pressed = time.monotonic()
+        child.send_signal(signal.SIGINT)
+        heard, right = child.communicate(timeout=60)[0].split("\n")[:2]
+    assert 0 < float(heard) - pressed < 1.0
+    assert right == "True"
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="reads Linux's /proc")
+def test_a_call_holds_little_beside_its_results(tmp_path):
+    """Less than 2 MB for each thread, at a length whose weights would be 8 GB."""
+    code = START + (
+        "def held(word):\n"
+        "    lines = Path('/proc/self/status').read_text().splitlines()\n"
+        "    return next(int(x.split()[1]) for x in lines if x.startswith(word)) / 1024\n"
+        "rows()\n"
+        "q = torch.randn(8, 16384, 64)\n"
+        "rule = Rule(causal=True, window=300)\n"
+        "Path('/proc/self/clear_refs').write_text('5')\n"  # the most ever held is what is held now
+        "before = held('VmRSS')\n"
+        "a = attention(q, q, q, rule, impl='native')\n"
+        "kept = sum(x.nbytes for x in vars(a).values() if isinstance(x, torch.Tensor)) / 2**20\n"
+        "print(held('VmHWM') - before - kept)\n"
+    )
+    grown = float(run([sys.executable, "-c", code], tmp_path).stdout)
+    assert grown < 2 * 2
+
+
+@each_set()
+def test_collapsed_rows_keep_five_digits_of_their_entropy(number, monkeypatch):
+    monkeypatch.setattr(native, "instruction_set", lambda: number)
+    fuzz.judge_collapsed()
+
+
+# What it takes, and what it refuses ---------------------------------------------------------------
+
+
+def test_what_is_not_native_is_refused_by_name_and_auto_takes_the_other(monkeypatch):
+    q, wide = randn(2, 5, 4), randn(2, 5, native.WIDEST + 1)
+    for inputs, options, words in (
+        ((q, q, q), {"dropout": 0.1}, "knows no dropout"),
+        ((wide, wide, q), {}, "heads of up to 4096 numbers; these have 4097"),
+        ((q, q, wide), {}, "heads of up to 4096 numbers; these have 4097"),
+    ):
+        with pytest.raises(ValueError, match=f"impl='native' .*{words}.*impl='tiled' computes"):
+            attention(*inputs, impl="native", **options)
+        assert attention(*inputs, **options).impl == "tiled"
+    monkeypatch.setattr(native, "library", lambda: None)
+    with pytest.raises(ValueError, match="impl='native' is not built here: clearhead doctor"):
+        attention(q, q, q, impl="native")
+    assert attention(q, q, q).impl == "tiled"
+
+
+def test_the_widest_heads_have_room(threads):
+    threads(3)
+    q = randn(2, 1, 70, native.WIDEST)
+    got, exact = attention(q, q, q, impl="native"), dense.attend(q, q, q, Rule())
+    torch.testing.assert_close(got.out, exact.out.float(), atol=1e-4, rtol=1e-4)
+
+
+def test_numbers_that_torch_negates_when_it_reads_them():
+    x = torch.complex(randn(2, 5, 4), randn(2, 5, 4, seed=1)).conj().imag
+    assert x.is_neg()
+    rule = {"bias": x[0, :, :1].mT, "sinks": x[0, 0, :2].double()}
+    plain = {name: value.resolve_neg() for name, value in rule.items()}
+    same_bits(native_rows(x, x, x, **rule), native_rows(*[x.resolve_neg()] * 3, **plain))
+
+
+@pytest.mark.parametrize("sink", [None, 9e307])
+@pytest.mark.parametrize("score", [1e308, -1e308])
+def test_scores_at_the_end_of_float64_keep_their_entropy(sink, score):
+    """Their differences are infinite, and 0 times that is NaN."""
+    q = torch.full((1, 1), score / 1e150, dtype=torch.float64)
+    k = torch.full((300, 1), 1e150, dtype=torch.float64)
+    rule = Rule(scale=1.0, sinks=None if sink is None else torch.tensor([sink], dtype=q.dtype))
+    a = attention(q, k, None, rule, impl="native")
+    assert a.entropy == pytest.approx(0.0 if sink and score < 0 else math.log(300))
+    assert a.lse == pytest.approx(max(score, sink or score))

@@ -1,0 +1,124 @@
+"""The native kernel under random calls, and what it reads and writes there: no byte too many."""
+
+import os
+import random
+import subprocess
+import sys
+
+import csrc
+import fuzz
+import pytest
+from programs import ROOT, run
+
+from clearhead.engine import native
+
+pytestmark = pytest.mark.skipif(native.library() is None, reason="the native kernel is not built")
+TESTS = ROOT / "tests"
+
+
+def each_set():
+    return pytest.mark.parametrize("number", csrc.sets(), ids=lambda n: csrc.SETS[n])
+
+
+@each_set()
+def test_random_calls_are_right(number, monkeypatch):
+    monkeypatch.setattr(native, "instruction_set", lambda: number)
+    for seed in range(15 * number, 15 * number + 15):
+        fuzz.judge(seed)
+        fuzz.judge_hostile(seed)
+
+
+@pytest.mark.slow
+@each_set()
+def test_random_calls_are_right_in_a_long_run(number, monkeypatch):
+    monkeypatch.setattr(native, "instruction_set", lambda: number)
+    begin = random.randrange(1 << 30)  # others each time: a failure names its seed
+    for seed in range(begin, begin + 500):
+        fuzz.judge(seed)
+        fuzz.judge_hostile(seed)
+
+
+# Beyond an array ----------------------------------------------------------------------------------
+
+
+def program(name: str, *arguments, **environment):
+    path = os.pathsep.join([str(ROOT / "src"), str(TESTS)])
+    return run([sys.executable, TESTS / name, *arguments], TESTS, PYTHONPATH=path, **environment)
+
+
+fences = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="pages by mprotect")
+
+
+@fences
+@pytest.mark.parametrize("number", [
+    pytest.param(n, marks=[] if n == csrc.sets()[-1] else [pytest.mark.slow], id=csrc.SETS[n])
+    for n in csrc.sets()
+])  # fmt: skip
+def test_nothing_beyond_an_array_is_touched(number):
+    assert "results are the same" in program("fenced.py", "", number).stdout
+
+
+@pytest.mark.slow
+@fences
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (
+            "for (; d < n; d++) {\n    to[d] = from[d];",
+            "for (; d <= n; d++) {\n    to[d] = from[d];",
+        ),
+        ("if (n == W && dtype ==", "if (dtype =="),
+        ("for (int d = 0; d < n; d++) switch", "for (int d = -1; d < n; d++) switch"),
+        ("j < high; j++) shown[j] &= row[j", "j <= high; j++) shown[j] &= row[j"),
+    ],
+    ids=[
+        "reads one number more",
+        "writes whole vectors",
+        "writes one before",
+        "one key more of a mask",
+    ],
+)
+def test_the_fence_holds_a_wrong_copy(old, new, tmp_path):
+    made = csrc.build(tmp_path, "-O1", old=old, new=new)
+    with pytest.raises(AssertionError, match=r"exit status -(6|7|11)"):
+        program("fenced.py", made, 0)
+
+
+# What C leaves undefined -------------------------------------------------------------------------
+
+watched = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs LD_PRELOAD")
+
+
+def watch(tmp_path, number: int, calls: int, **copy) -> str:
+    """What comes of random calls while addresses and all undefined are watched; a report fails."""
+    where = subprocess.run(
+        [csrc.compiler(), "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    if not os.path.isabs(where):
+        pytest.skip("the C compiler has no sanitizers here")
+    flags = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-O1", "-g")
+    made = csrc.build(tmp_path, *flags, **copy)
+    so = {"LD_PRELOAD": where, "ASAN_OPTIONS": "detect_leaks=0", "OMP_NUM_THREADS": "2"}
+    return program("fuzz.py", made, number, 5000, calls, **so).stdout
+
+
+@pytest.mark.slow
+@watched
+@each_set()
+def test_the_sanitizers_find_nothing(number, tmp_path):
+    assert "30 calls" in watch(tmp_path, number, 30, every=True)
+
+
+@pytest.mark.slow
+@watched
+@pytest.mark.parametrize(
+    ("old", "new", "report"),
+    [
+        ("(i < 3 ? 1 : c->per_unit)", "1", "heap-buffer-overflow|runtime error"),
+        ("int64_t own = i + c->offset[b],", "int64_t own = i + c->offset[b] * 16,", "overflow"),
+    ],
+    ids=["room for one block", "an overflow"],
+)
+def test_the_sanitizers_find_a_wrong_copy(old, new, report, tmp_path):
+    with pytest.raises(AssertionError, match=report):
+        watch(tmp_path, 0, 30, old=old, new=new)
