@@ -61,6 +61,8 @@ class _Call(ctypes.Structure):
         *_fields(ctypes.c_int64, "i0 i1 j0 j1"),
         *_fields(ctypes.c_void_p, "cells"),
         *_fields(ctypes.c_int64, "kind next units per_unit bad"),
+        *_fields(ctypes.c_void_p, "room"),
+        *_fields(ctypes.c_int64, "room_size entered"),
         *_fields(ctypes.c_double, "until"),
     )
 
@@ -70,9 +72,11 @@ def library() -> ctypes.CDLL | None:
     """The compiled kernel; None where it was not built, or is none of this machine's."""
     for path in sorted(Path(__file__).parent.glob("_native*.so")):
         try:
-            return ctypes.CDLL(str(path))
+            loaded = ctypes.CDLL(str(path))
         except OSError:
             continue
+        loaded.clearhead_plan.restype = ctypes.c_int64
+        return loaded
     return None
 
 
@@ -221,15 +225,13 @@ def _run(
     )  # fmt: skip
     if not (B and H and (T if kind in (_FORWARD, _QUERY_GRADIENT) else S)):  # nothing to write
         return call
-    attend, threads = _loaded().clearhead_attend, torch.get_num_threads()
-    wide = int(_wide(q) == torch.float64)
-    left = 1
-    while left:
-        left = attend(
-            ctypes.byref(call), instruction_set(), wide, threads, ctypes.c_double(SLICE), _team()
-        )
-        if left < 0:
-            raise MemoryError("the native kernel found no memory for its tiles")
+    loaded, threads, here = _loaded(), torch.get_num_threads(), ctypes.byref(call)
+    built = instruction_set(), int(_wide(q) == torch.float64)
+    size = loaded.clearhead_plan(here, *built, threads)
+    room = torch.empty(threads * size + 64, dtype=torch.uint8)  # torch's, so that it is counted
+    call.room = -(-room.data_ptr() // 64) * 64
+    while loaded.clearhead_attend(here, *built, threads, ctypes.c_double(SLICE), _team()):
+        pass
     return call
 
 

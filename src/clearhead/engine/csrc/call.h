@@ -46,5 +46,7 @@ typedef struct {
   void *cells;
   // The work. `bad` becomes 1 where a key or a value is not finite.
   int64_t kind, next, units, per_unit, bad;   // kind: of Kind
+  char *room;                                 // for tiles: so many bytes for each thread, and how
+  int64_t room_size, entered;                 // many threads have taken theirs
   double until;                               // when to come back, on the clock of `now`
 } Call;

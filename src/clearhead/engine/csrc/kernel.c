@@ -1,7 +1,6 @@
 // The kernel for one instruction set and one kind of number: built six times, by the files beside
 // it. Those say REAL, INT and NAME, and switch the instruction set on.
 #include <math.h>
-#include <stdlib.h>
 
 #include "forward.h"
 
@@ -13,7 +12,7 @@ enum { TOGETHER = 16, NEAR = 1 << 19 };  // blocks that share a packed tile, and
 
 // Cuts a call into units of work: some blocks of a head each, the longest first. How many blocks
 // share a unit changes no bit of what any of them computes.
-static int64_t units(Call *c, int64_t threads) {
+static void cut(Call *c, int64_t threads) {
   int64_t heads = c->B * c->G, blocks = blocks_per_key_head(c), size = c->D + c->Dv;
   if (c->kind == RECEIVED) heads = c->B * c->H;
   if (c->kind == RECEIVED || c->kind == KEY_GRADIENTS) blocks = (c->S + LANES - 1) / LANES;
@@ -25,11 +24,10 @@ static int64_t units(Call *c, int64_t threads) {
   int64_t n = least(TOGETHER, NEAR / (int64_t)(sizeof(REAL) * LANES * size));
   c->per_unit = most(1, least(n, blocks * heads / (threads * 4)));  // so that all end together
   c->units = heads * ((blocks + c->per_unit - 1) / c->per_unit);
-  return c->units;
 }
 
-// Memory in one piece, in parts that begin on a line of the cache. Twice the same calls: the first
-// time, with no memory yet, they only say how much it takes.
+// Memory in one piece, in parts that begin on a line of the cache. Where there is none yet, the same
+// calls only say how much it takes.
 typedef struct {
   char *base;
   size_t used;
@@ -109,16 +107,20 @@ static void lay_out(const Call *c, Space *space, AnyRoom *room) {
   }
 }
 
-// Does units of a call until none is left, or no time is; -1 if there is no memory for it.
-static int work(Call *c) {
+static void plan(Call *c, int64_t threads) {
   Space space = {NULL, 0};
   AnyRoom room;
+  cut(c, threads);
   lay_out(c, &space, &room);
-  void *memory = aligned_alloc(64, space.used);
-  if (!memory) return -1;
-  space = (Space){memory, 0};
+  c->room_size = (int64_t)space.used;
+}
+
+// Does units of a call until none is left, or no time is: one at least, however late it is.
+static void work(Call *c) {
+  Space space = {c->room + __atomic_fetch_add(&c->entered, 1, __ATOMIC_RELAXED) * c->room_size, 0};
+  AnyRoom room;
   lay_out(c, &space, &room);
-  do {  // one at least, however late it is
+  do {
     int64_t unit = __atomic_fetch_add(&c->next, 1, __ATOMIC_RELAXED);
     if (unit >= c->units) break;
     if (c->kind == FORWARD) forward_unit(c, unit, &room.forward);
@@ -127,8 +129,6 @@ static int work(Call *c) {
     else if (c->kind == QUERY_GRADIENT) query_unit(c, unit, &room.query);
     else key_unit(c, unit, &room.key);
   } while (now() < c->until);
-  free(memory);
-  return 0;
 }
 
 static void exp_of(const void *from, void *to, int64_t n) {
@@ -143,4 +143,4 @@ static void exp_of(const void *from, void *to, int64_t n) {
   }
 }
 
-const Kernel NAME = {units, work, exp_of};
+const Kernel NAME = {plan, work, exp_of};

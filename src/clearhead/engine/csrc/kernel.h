@@ -3,8 +3,8 @@
 #include "call.h"
 
 typedef struct {
-  int64_t (*units)(Call *, int64_t threads);         // cuts a call into units of work
-  int (*work)(Call *);                               // does units until none is left, or no time is
+  void (*plan)(Call *, int64_t threads);             // cuts a call into units, and their room
+  void (*work)(Call *);                              // does units until none is left, or no time is
   void (*exp)(const void *x, void *y, int64_t n);    // e^x of n numbers: what the tests measure
 } Kernel;
 

@@ -40,32 +40,34 @@ void clearhead_exp(int set, int wide, const void *x, void *y, int64_t n) {
   kernel_of(set, wide)->exp(x, y, n);
 }
 
+// Cuts a call into units; the bytes of room that each of so many threads needs for it.
+int64_t clearhead_plan(Call *c, int set, int wide, int threads) {
+  kernel_of(set, wide)->plan(c, threads);
+  return c->room_size;
+}
+
 typedef struct {
   const Kernel *kernel;
   Call *call;
-  int failed;
 } Team;
 
-static void one_of(void *team_) {
-  Team *team = team_;
-  if (team->kernel->work(team->call)) __atomic_store_n(&team->failed, 1, __ATOMIC_RELAXED);
-}
+static void one_of(void *team) { ((Team *)team)->kernel->work(((Team *)team)->call); }
 
 static void *thread_of(void *team) {
   one_of(team);
   return NULL;
 }
 
-// Works on a call for so many seconds: 0 when it is done, 1 when it is to be called again, -1 when
-// there is no memory. `parallel` is GOMP_parallel of the OpenMP that torch runs on, whose threads
-// then do the work; without it there are threads for this call alone.
+// Works on a call, planned for as many threads, for so many seconds: whether it is to be called
+// again. `parallel` is GOMP_parallel of the OpenMP that torch runs on, whose threads then do the
+// work; without it there are threads for this call alone.
 typedef void Parallel(void (*)(void *), void *, unsigned, unsigned);
 
 int clearhead_attend(Call *c, int set, int wide, int threads, double seconds, Parallel *parallel) {
-  Team team = {kernel_of(set, wide), c, 0};
-  if (!c->units) team.kernel->units(c, threads);
+  Team team = {kernel_of(set, wide), c};
   int64_t left = c->units - c->next;
   if (threads > left) threads = (int)left;
+  c->entered = 0;
   c->until = now() + seconds;
   if (threads < 2) one_of(&team);
   else if (parallel) parallel(one_of, &team, threads, 0);
@@ -77,5 +79,5 @@ int clearhead_attend(Call *c, int set, int wide, int threads, double seconds, Pa
     one_of(&team);
     while (started--) pthread_join(others[started], NULL);
   }
-  return team.failed ? -1 : c->next < c->units;
+  return c->next < c->units;
 }
