@@ -7,7 +7,6 @@ lie. The library comes back every SLICE seconds, so that Ctrl-C is heard.
 
 import ctypes
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor
 from clearhead.bound import BoundRule
 from clearhead.engine.rows import Rows
 from clearhead.engine.tiles import LogSum
+from clearhead.library import built, load
 
 SLICE = 0.2  # seconds
 _FORWARD, _RECEIVED, _QUERY_GRADIENT, _KEY_GRADIENTS, _CELLS = range(5)  # Kind of call.h
@@ -68,12 +68,11 @@ class _Call(ctypes.Structure):
 @cache
 def library() -> ctypes.CDLL | None:
     """The compiled kernel; None where it was not built, or is none of this machine's."""
-    for path in sorted(Path(__file__).parent.glob("_native*.so")):
-        try:
-            return ctypes.CDLL(str(path))
-        except OSError:
-            continue
-    return None
+    path = built()
+    try:
+        return None if path is None else load(path)
+    except OSError:
+        return None
 
 
 @cache
