@@ -187,6 +187,8 @@ def install(folder: Path, dev: bool, show: bool) -> None:
     # The long download by itself, so that pip shows the progress of this and is quiet about the
     # rest. setuptools comes along to build the package with: a pinned one like everything else.
     run(folder, *pip, "setuptools", "torch", show=show)
+    if library.compiler():
+        say("installing the rest, compiling the native kernel (C)")
     run(folder, *pip, "--no-build-isolation", "--editable", ".[dev]" if dev else ".[view]")
     say_if_not_built(folder)
     if dev:  # for the weights in them: what their code would need stays away

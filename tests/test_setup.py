@@ -115,6 +115,7 @@ def test_the_second_run_does_and_says_nothing(bench, capsys):
     assert bench.set_up() == ANEW
     said = capsys.readouterr().out
     assert ".venv is not there yet" in said
+    assert "compiling the native kernel" in said
     assert "260 MB" in said
     assert "3 GB" in said
     assert bench.set_up() == READY
