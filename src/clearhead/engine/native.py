@@ -8,7 +8,6 @@ lie. The library comes back every SLICE seconds, so that Ctrl-C is heard.
 import ctypes
 import os
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor
 from clearhead.bound import BoundRule
 from clearhead.engine.rows import Rows
 from clearhead.engine.tiles import LogSum
+from clearhead.library import built, load
 
 SLICE = 0.2  # seconds
 WIDEST = 4096  # numbers of a row: some of them lie on the stack of a thread
@@ -70,14 +70,14 @@ class _Call(ctypes.Structure):
 @cache
 def library() -> ctypes.CDLL | None:
     """The compiled kernel; None where it was not built, or is none of this machine's."""
-    for path in sorted(Path(__file__).parent.glob("_native*.so")):
-        try:
-            loaded = ctypes.CDLL(str(path))
-        except OSError:
-            continue
+    path = built()
+    try:
+        loaded = None if path is None else load(path)
+    except OSError:
+        return None
+    if loaded is not None:
         loaded.clearhead_plan.restype = ctypes.c_int64
-        return loaded
-    return None
+    return loaded
 
 
 @cache
@@ -226,11 +226,11 @@ def _run(
     if not (B and H and (T if kind in (_FORWARD, _QUERY_GRADIENT) else S)):  # nothing to write
         return call
     loaded, threads, here = _loaded(), torch.get_num_threads(), ctypes.byref(call)
-    built = instruction_set(), int(_wide(q) == torch.float64)
-    size = loaded.clearhead_plan(here, *built, threads)
+    which = instruction_set(), int(_wide(q) == torch.float64)
+    size = loaded.clearhead_plan(here, *which, threads)
     room = torch.empty(threads * size + 64, dtype=torch.uint8)  # torch's, so that it is counted
     call.room = -(-room.data_ptr() // 64) * 64
-    while loaded.clearhead_attend(here, *built, threads, ctypes.c_double(SLICE), _team()):
+    while loaded.clearhead_attend(here, *which, threads, ctypes.c_double(SLICE), _team()):
         pass
     return call
 

@@ -1,3 +1,4 @@
+#if defined(__x86_64__)
 #define REAL float
 #define INT int32_t
 #define IS_FLOAT
@@ -5,3 +6,4 @@
 #define NAME avx2_f32
 #include "target.h"
 #include "kernel.c"
+#endif

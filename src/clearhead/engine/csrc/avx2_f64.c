@@ -1,6 +1,8 @@
+#if defined(__x86_64__)
 #define REAL double
 #define INT int64_t
 #define AVX2
 #define NAME avx2_f64
 #include "target.h"
 #include "kernel.c"
+#endif

@@ -144,3 +144,7 @@ static void exp_of(const void *from, void *to, int64_t n) {
 }
 
 const Kernel NAME = {plan, work, exp_of};
+
+#if defined(__clang__) && (defined(AVX512) || defined(AVX2))
+#pragma clang attribute pop
+#endif

@@ -26,12 +26,19 @@ int clearhead_best(void) {
   return 0;
 }
 
+// Which sources this was built from, for library.py to read; setup.py says it.
+#if defined(SOURCES)
+const char clearhead_sources[] = "clearhead csrc " SOURCES;
+#endif
+
 const char *clearhead_name(int set) { return NAMES[set]; }
 
 static const Kernel *kernel_of(int set, int wide) {
 #if defined(__x86_64__)
   if (set == 2) return wide ? &avx512_f64 : &avx512_f32;
   if (set == 1) return wide ? &avx2_f64 : &avx2_f32;
+#else
+  (void)set;
 #endif
   return wide ? &baseline_f64 : &baseline_f32;
 }

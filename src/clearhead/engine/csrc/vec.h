@@ -11,6 +11,12 @@
 #include <immintrin.h>
 #endif
 
+#if defined(__SSE2__) || defined(__aarch64__)
+#define REGISTER "x"
+#else
+#define REGISTER "m"
+#endif
+
 #define INLINE static inline __attribute__((always_inline))
 
 #if defined(AVX512)
@@ -82,7 +88,7 @@ INLINE int any_less(vec a, vec b) {
 INLINE vec nearest(vec a) {
   const REAL big = SINGLE ? (REAL)12582912.0 : (REAL)6755399441055744.0;
   vec sum = a + every(big);
-  __asm__("" : "+x"(sum));  // or a compiler that is told to be fast takes it away again
+  __asm__("" : "+" REGISTER(sum));  // or a compiler that is told to be fast takes it away again
   return sum - every(big);
 }
 // In two steps, since half of n is never too small for an exponent.
