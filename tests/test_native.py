@@ -21,6 +21,7 @@ import torch
 from chance import randn
 from programs import ROOT, run
 from test_engine import judged
+from torch._subclasses import FakeTensorMode
 
 from clearhead import Rule, attention
 from clearhead.engine import native
@@ -297,6 +298,37 @@ def test_what_is_not_native_is_refused_by_name_and_auto_takes_the_other(monkeypa
     with pytest.raises(ValueError, match="impl='native' is not built here: clearhead doctor"):
         attention(q, q, q, impl="native")
     assert attention(q, q, q).impl == "tiled"
+
+
+class Elsewhere(torch.Tensor):
+    """Numbers that a tensor only stands for, as those of torch's own tracers do."""
+
+    @staticmethod
+    def __new__(cls, x: torch.Tensor):
+        return torch.Tensor._make_wrapper_subclass(cls, x.shape, dtype=x.dtype, strides=x.stride())
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        raise AssertionError("nobody computes with these")
+
+
+def test_tensors_without_memory_of_their_own_are_left_to_the_other():
+    """A read at address 0 ends the process."""
+    x = randn(1, 2, 5, 4)
+    for strange in (Elsewhere(x), torch._efficientzerotensor(1, 2, 5, 4)):
+        for inputs in ((strange, x, x), (x, strange, x), (x, x, strange)):
+            hindrance = native.hindrance(inputs, Rule(), 0.0)
+            assert hindrance == (
+                f"needs numbers in memory; this {type(strange).__name__} has none of its own there"
+            )
+        assert native.hindrance((x, x, x), Rule(bias=strange), 0.0)
+    assert not native.hindrance((x, x, x), Rule(bias=x[0, 0, 0, :1]), 0.0)
+    with FakeTensorMode():
+        q = torch.empty(2, 5, 4)
+        with pytest.raises(ValueError, match="this FakeTensor has none of its own"):
+            attention(q, q, q, impl="native")
+    plain = x.as_subclass(type("Named", (torch.Tensor,), {}))
+    assert attention(plain, plain, plain).impl == "native"
 
 
 def test_the_widest_heads_have_room(threads):

@@ -8,6 +8,7 @@ import csrc
 import engine_laws
 import fuzz
 import pytest
+import torch
 from test_engine import judged
 
 from clearhead.engine import native
@@ -162,6 +163,7 @@ def few_cases(monkeypatch):
     monkeypatch.setattr(chance, "LONGER", 0.1)
     monkeypatch.setattr(native, "instruction_set", lambda: 0)
     monkeypatch.setattr(native, "SLICE", 0.0)  # the kernel comes back after every unit
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)  # where threads would wait for others
 
 
 def test_a_true_copy_breaks_no_law(tmp_path, monkeypatch):

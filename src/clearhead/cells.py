@@ -261,7 +261,7 @@ def rectangle(
 ) -> Tensor:
     """Weights of one head's rows i0:i1, whose lse this is, for the keys j0:j1, or without lse the
     scores: (rows, keys), used up by the next call."""
-    if not native.hindrance(scores.k):
+    if not native.hindrance((scores.q, scores.k), scores.bound.rule):
         return native.cells(scores.q[:, 0], scores.k, scores.bound, rows, cols, lse)
     tile, hidden = scores.tile(scores.queries(*rows), *rows, *cols)
     if lse is None:
@@ -271,7 +271,7 @@ def rectangle(
 
 def lse_of_rows(scores: Scores, i0: int, i1: int) -> LogSum:
     """lse of some rows of one head, (rows,); NaN for a row that sees a key that is not finite."""
-    if not native.hindrance(scores.k):
+    if not native.hindrance((scores.q, scores.k), scores.bound.rule):
         found = native.lse_of_rows(scores.q[:, 0], scores.k, scores.bound, i0, i1)
         if found is not None:
             return found

@@ -219,9 +219,9 @@ def _asked(
 ) -> _Asked:  # fmt: skip
     if not 0 <= dropout < 1:
         raise ValueError(f"dropout must be at least 0 and below 1; got {dropout}")
-    q, k, v, *_ = inputs
+    q, k, *_ = inputs
     if impl != "tiled":
-        hindrance = native.hindrance(q, v, dropout)
+        hindrance = native.hindrance(inputs, rule, dropout)
         if impl == "native" and hindrance:
             raise ValueError(f"impl='native' {hindrance}; impl='tiled' computes this")
         impl = "tiled" if hindrance else "native"

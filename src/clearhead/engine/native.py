@@ -7,8 +7,9 @@ lie. The library comes back every SLICE seconds, so that Ctrl-C is heard.
 
 import ctypes
 import os
-from functools import cache
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import cache, wraps
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,9 +18,12 @@ from clearhead.bound import BoundRule
 from clearhead.engine.rows import Rows
 from clearhead.engine.tiles import LogSum
 from clearhead.library import built, load
+from clearhead.rule import Rule
 
 SLICE = 0.2  # seconds
 WIDEST = 4096  # numbers of a row: some of them lie on the stack of a thread
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 _PROCESS = os.getpid()
 _FORWARD, _RECEIVED, _QUERY_GRADIENT, _KEY_GRADIENTS, _CELLS = range(5)  # Kind of call.h
 _SETS = ("baseline", "avx2", "avx512")  # each better than the one before
@@ -99,18 +103,50 @@ def _team() -> ctypes.c_void_p:
     return _openmp() if os.getpid() == _PROCESS else ctypes.c_void_p(None)
 
 
-def hindrance(q: Tensor, v: Tensor | None = None, dropout: float = 0.0) -> str:
-    """Why a call cannot be native; empty where it can."""
+def _unseen(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """The function, into which torch.compile does not look: it knows nothing of C, and warns."""
+
+    @wraps(function)
+    def called(*args: _P.args, **options: _P.kwargs) -> _R:
+        if torch.compiler.is_compiling():
+            apart: Callable[_P, _R] = torch.compiler.disable(function)
+            return apart(*args, **options)
+        return function(*args, **options)
+
+    return called
+
+
+@_unseen
+def hindrance(inputs: Sequence[Tensor | None], rule: Rule, dropout: float = 0.0) -> str:
+    """Why a call on q, k, v, ... cannot be native; empty where it can."""
+    given = [x for x in (*inputs, *vars(rule).values()) if isinstance(x, Tensor)]
+    q, widest = given[0], max(0 if x is None else x.shape[-1] for x in inputs[:3])
     if q.device.type != "cpu":
         return f"needs tensors on the CPU; these are on {q.device}"
     if dropout:
         return "knows no dropout"
-    widest = max(q.shape[-1], 0 if v is None else v.shape[-1])
     if widest > WIDEST:
         return f"knows heads of up to {WIDEST} numbers; these have {widest}"
     if library() is None:
         return "is not built here: clearhead doctor says what is missing"
+    strange = [x for x in given if not _lies_in_memory(x)]
+    if not strange and not _lies_in_memory(like_results := q.new_empty(1)):
+        strange = [like_results]  # a mode makes them
+    if strange:
+        kind = type(strange[0]).__name__
+        return f"needs numbers in memory; this {kind} has none of its own there"
     return ""
+
+
+def _lies_in_memory(x: Tensor) -> bool:
+    if x.device.type != "cpu":  # a part of the rule, which is brought here
+        return True
+    if x.layout != torch.strided or type(x).__torch_dispatch__ is not Tensor.__torch_dispatch__:
+        return False
+    try:
+        return bool(x.data_ptr()) or not x.numel()
+    except RuntimeError:
+        return False
 
 
 def _loaded() -> ctypes.CDLL:
@@ -119,6 +155,7 @@ def _loaded() -> ctypes.CDLL:
     return loaded
 
 
+@_unseen
 def forward(
     q: Tensor, k: Tensor, v: Tensor | None, bound: BoundRule,
     figures: bool = True, distance: bool = False,
@@ -144,6 +181,7 @@ def forward(
     return Rows(**rows), not call.bad
 
 
+@_unseen
 def column_sums(q: Tensor, k: Tensor, lse: LogSum, bound: BoundRule) -> Tensor:
     """What each key receives, (B, H, S), as tiled.column_sums has it; keys must be finite."""
     received = lse.high.new_empty((bound.B, bound.H, bound.S))
@@ -151,6 +189,7 @@ def column_sums(q: Tensor, k: Tensor, lse: LogSum, bound: BoundRule) -> Tensor:
     return received
 
 
+@_unseen
 def backward(
     q: Tensor, k: Tensor, v: Tensor | None, lse: LogSum, bound: BoundRule,
     out: Tensor | None, d_out: Tensor | None, fixed: Tensor, d_entropy: Tensor | None,
@@ -175,6 +214,7 @@ def backward(
     return d_q, d_k, d_v if values or d_v is None else d_v.zero_()
 
 
+@_unseen
 def lse_of_rows(q: Tensor, k: Tensor, bound: BoundRule, i0: int, i1: int) -> LogSum | None:
     """lse of some rows of the one head of a call, (rows,); None if some key is not finite."""
     rows = {name: q.new_empty(i1 - i0, dtype=_wide(q)) for name in ("lse", "lse_low")}
@@ -182,6 +222,7 @@ def lse_of_rows(q: Tensor, k: Tensor, bound: BoundRule, i0: int, i1: int) -> Log
     return None if call.bad else LogSum(rows["lse"], rows["lse_low"])
 
 
+@_unseen
 def cells(
     q: Tensor, k: Tensor, bound: BoundRule, rows: tuple[int, int], cols: tuple[int, int],
     lse: LogSum | None,
