@@ -26,7 +26,7 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _PROCESS = os.getpid()
 _FORWARD, _RECEIVED, _QUERY_GRADIENT, _KEY_GRADIENTS, _CELLS = range(5)  # Kind of call.h
-_SETS = ("baseline", "avx2", "avx512")  # each better than the one before
+_SETS = ("baseline", "avx2", "avx512", "avx512bf16")  # each better than the one before
 _DTYPES = {  # of call.h
     torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3, torch.bool: 4,
 }  # fmt: skip
@@ -65,6 +65,7 @@ class _Call(ctypes.Structure):
         *_fields(ctypes.c_int64, "i0 i1 j0 j1"),
         *_fields(ctypes.c_void_p, "cells"),
         *_fields(ctypes.c_int64, "kind next units per_unit bad"),
+        *_fields(ctypes.c_int64, "pairs depth"),
         *_fields(ctypes.c_void_p, "room"),
         *_fields(ctypes.c_int64, "room_size entered"),
         *_fields(ctypes.c_double, "until"),

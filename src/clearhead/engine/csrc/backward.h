@@ -131,7 +131,7 @@ typedef struct {
 static void pack_tile(const Call *c, const Tile *t, const KeyRoom *room) {
   const REAL *lse = (const REAL *)c->lse + (t->b * c->H + t->h) * c->T + t->i0;
   int D = c->D, n = t->n;
-  pack_scaled(c, t, room->queries);
+  pack_tile_queries(c, t, room->queries);
   for (int i = 0; i < n; i++)
     if (lse[i] != lse[i]) memset(room->queries + i * D, 0, sizeof(REAL) * D);
   Array packed = {(const char *)room->queries, {0, 0, sizeof(REAL) * D, sizeof(REAL)},

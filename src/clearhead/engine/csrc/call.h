@@ -46,6 +46,8 @@ typedef struct {
   void *cells;
   // The work. `bad` becomes 1 where a key or a value is not finite.
   int64_t kind, next, units, per_unit, bad;   // kind: of Kind
+  int64_t pairs, depth;                       // whether bfloat16 is multiplied in pairs, and how
+                                              // many numbers a packed query or key has: D or D / 2
   char *room;                                 // for tiles: so many bytes for each thread, and how
   int64_t room_size, entered;                 // many threads have taken theirs
   double until;                               // when to come back, on the clock of `now`

@@ -10,13 +10,13 @@ static void cells_unit(Call *c, int64_t unit, const ColumnRoom *room) {
   REAL nothing = c->lse ? 0 : -INFINITY;
   Tile t;
   begin_tile(c, 0, 0, i0, c->i1, &t);
-  pack_scaled(c, &t, room->queries);
+  pack_tile_queries(c, &t, room->queries);
   for (int64_t j0 = first; j0 < least(first + c->per_unit * LANES, c->j1); j0 += LANES) {
     Keys x = keys_from(0, 0, j0, c->j1);
     Span span = span_of(&t, &x);
     REAL *to = (REAL *)c->cells + (i0 - c->i0) * (c->j1 - c->j0) + (j0 - c->j0);
     if (span.from < span.to) {
-      pack_keys(&c->k, &x, c->D, room->keys);
+      pack_key_lanes(c, &x, room->keys);
       score_crossed(c, &t, span, &x, room->queries, room->keys, room->s, NULL);
     }
     for (int i = 0; i < t.n; i++, to += c->j1 - c->j0) {

@@ -45,10 +45,17 @@ static void pack_keys(const Array *from, const Keys *x, int width, REAL *to) {
   }
 }
 
-// A tile's queries, scaled: (groups, GROUP, D).
-static void pack_scaled(const Call *c, const Tile *t, REAL *to) {
-  pack_rows(&c->q, t->b, t->h, t->i0, t->n, c->D, to);
-  for (int d = 0; d < t->n * c->D; d++) to[d] *= (REAL)c->scale;
+// A tile's queries for scores, (groups, GROUP, depth); in pairs they are not scaled yet.
+static void pack_tile_queries(const Call *c, const Tile *t, REAL *to) {
+  Array q = packed(c, &c->q);
+  pack_rows(&q, t->b, t->h, t->i0, t->n, c->depth, to);
+  for (int d = 0; d < t->n * c->depth && !c->pairs; d++) to[d] *= (REAL)c->scale;
+}
+
+// Keys of a block for scores, (depth, LANES).
+static void pack_key_lanes(const Call *c, const Keys *x, REAL *to) {
+  Array k = packed(c, &c->k);
+  pack_keys(&k, x, c->depth, to);
 }
 
 // The queries from:to of a tile, the first in a whole group, outside of which none sees any of these
@@ -89,13 +96,12 @@ static void shape_crossed(
   }
 }
 
-// Scores of a tile's queries, packed and scaled (groups, GROUP, D), for keys (D, LANES): of those of
-// the span.
+// Scores of a tile's queries, packed, for keys (depth, LANES): of those of the span.
 static void score_crossed(
     const Call *c, const Tile *t, Span span, const Keys *x, const REAL *queries, const REAL *keys,
     REAL *s, REAL *slope) {
   int n = span.to - span.from;
-  products(queries + span.from * c->D, keys, s + span.from * LANES, n, c->D, x->n_vecs);
+  multiply(c, queries + span.from * c->depth, keys, n, x->n_vecs, s + span.from * LANES);
   if (c->softcap > 0 || c->alibi || c->bias.data) shape_crossed(c, t, span, x, s, slope);
   if (x->j0 >= t->reach.all_from && x->j0 + x->n <= t->reach.all_to &&
       !anything_hidden(c, t->b, t->q + span.from, n, x->j0, x->n))

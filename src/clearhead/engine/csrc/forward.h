@@ -24,7 +24,7 @@ typedef struct {
 
 static void begin_rows(const Call *c, int64_t b, int64_t g, int64_t n, Rows *rows) {
   begin(c, b, g, n, &rows->x);
-  pack_lanes(&c->q, &rows->x, c->D, (REAL)c->scale, rows->q);
+  pack_queries(c, &rows->x, rows->q);
   memset(rows->o, 0, sizeof(REAL) * LANES * whole_groups(c->Dv));
   for (int lane = 0; lane < LANES; lane++) {
     rows->m[lane] = SINGLE ? (REAL)-3.402823466e38 : (REAL)-1.7976931348623157e308;
@@ -170,7 +170,7 @@ static __attribute__((noinline)) void absorb(
     const Call *c, Rows *rows, const REAL *keys, const REAL *values, int64_t j0, int64_t j1, REAL *s) {
   int64_t skip = most(0, rows->x.reach.first - j0) / GROUP * GROUP, apart = j1 - j0;
   int n = (int)(least(j1, rows->x.reach.last) - j0 - skip);
-  keys += skip * c->D;
+  keys += skip * c->depth;
   if (values) values += skip * GROUP;
   if (c->figures) absorb_(c, rows, keys, values, apart, j0 + skip, n, s, 1);
   else absorb_(c, rows, keys, values, apart, j0 + skip, n, s, 0);
@@ -239,7 +239,7 @@ static void forward_unit(Call *c, int64_t unit, Room *room) {
   }
   for (int64_t j0 = first / KEYS * KEYS; j0 < last; j0 += KEYS) {
     int64_t j1 = least(j0 + KEYS, least(c->S, last));
-    vec zero = pack_rows(&c->k, b, g, j0, j1 - j0, c->D, room->keys);
+    vec zero = pack_key_rows(c, b, g, j0, j1 - j0, room->keys);
     if (c->out) zero += pack_columns(&c->v, b, g, j0, j1 - j0, c->Dv, room->values);
     if (is_nan(zero)) __atomic_store_n(&c->bad, 1, __ATOMIC_RELAXED);
     for (int r = 0; r < n; r++) {

@@ -107,9 +107,28 @@ static void lay_out(const Call *c, Space *space, AnyRoom *room) {
   }
 }
 
+// Whether scores are made of pairs of bfloat16: such numbers lie side by side, and the machine
+// multiplies them so. Gradients need each number apart.
+static int comes_in_pairs(const Call *c) {
+#if defined(PAIRS)
+  const Array *both[] = {&c->q, &c->k};
+  for (int i = 0; i < 2; i++) {
+    const int64_t *steps = both[i]->strides;
+    int64_t odd = (int64_t)both[i]->data | steps[0] | steps[1] | steps[2];
+    if (both[i]->dtype != BFLOAT16 || steps[3] != 2 || odd % 4) return 0;
+  }
+  return c->D % 2 == 0 && (c->kind == FORWARD || c->kind == RECEIVED || c->kind == CELLS);
+#else
+  (void)c;
+  return 0;
+#endif
+}
+
 static void plan(Call *c, int64_t threads) {
   Space space = {NULL, 0};
   AnyRoom room;
+  c->pairs = comes_in_pairs(c);
+  c->depth = c->pairs ? c->D / 2 : c->D;
   cut(c, threads);
   lay_out(c, &space, &room);
   c->room_size = (int64_t)space.used;

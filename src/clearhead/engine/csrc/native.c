@@ -4,7 +4,7 @@
 
 #include "kernel.h"
 
-extern const Kernel avx512_f32, avx512_f64, avx2_f32, avx2_f64, baseline_f32, baseline_f64;
+extern const Kernel avx512bf16_f32, avx512_f32, avx512_f64, avx2_f32, avx2_f64, baseline_f32, baseline_f64;
 
 double now(void) {
   struct timespec t;
@@ -12,15 +12,15 @@ double now(void) {
   return t.tv_sec + t.tv_nsec * 1e-9;
 }
 
-static const char *const NAMES[] = {"baseline", "avx2", "avx512"};
+static const char *const NAMES[] = {"baseline", "avx2", "avx512", "avx512bf16"};
 
-// The instruction sets that this machine has: numbers 0 to n - 1, each better than the one before.
+// The number of the best instruction set that this machine has; it has all those below.
 int clearhead_best(void) {
 #if defined(__x86_64__)
   __builtin_cpu_init();
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
-    return 2;
+    return __builtin_cpu_supports("avx512bf16") ? 3 : 2;
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 1;
 #endif
   return 0;
@@ -35,7 +35,8 @@ const char *clearhead_name(int set) { return NAMES[set]; }
 
 static const Kernel *kernel_of(int set, int wide) {
 #if defined(__x86_64__)
-  if (set == 2) return wide ? &avx512_f64 : &avx512_f32;
+  if (set == 3 && !wide) return &avx512bf16_f32;
+  if (set >= 2) return wide ? &avx512_f64 : &avx512_f32;
   if (set == 1) return wide ? &avx2_f64 : &avx2_f32;
 #else
   (void)set;

@@ -20,15 +20,16 @@
 #define TAKE_1 vec b0 = load(lanes);
 #define TAKE_2 TAKE_1 vec b1 = load(lanes + W);
 #define TAKE_3 TAKE_2 vec b2 = load(lanes + 2 * W);
-#define STEP_1(r) { vec a = every(rows[r * across]); s##r##0 = fma_(a, b0, s##r##0); }
-#define STEP_2(r) { vec a = every(rows[r * across]); s##r##0 = fma_(a, b0, s##r##0); s##r##1 = fma_(a, b1, s##r##1); }
-#define STEP_3(r) { vec a = every(rows[r * across]); s##r##0 = fma_(a, b0, s##r##0); s##r##1 = fma_(a, b1, s##r##1); s##r##2 = fma_(a, b2, s##r##2); }
+#define ADD(r, x) s##r##x = MULTIPLY_ADD(a, b##x, s##r##x);
+#define STEP_1(r) { vec a = every(rows[r * across]); ADD(r, 0) }
+#define STEP_2(r) { vec a = every(rows[r * across]); ADD(r, 0) ADD(r, 1) }
+#define STEP_3(r) { vec a = every(rows[r * across]); ADD(r, 0) ADD(r, 1) ADD(r, 2) }
 #define END_1(r) store(sums + r * LANES, s##r##0);
 #define END_2(r) END_1(r) store(sums + r * LANES + W, s##r##1);
 #define END_3(r) END_2(r) store(sums + r * LANES + 2 * W, s##r##2);
 
-#define OUTER(n)                                                                               \
-  INLINE void outer_##n(                                                                       \
+#define OUTER(name, n)                                                                         \
+  INLINE void name##_##n(                                                                      \
       const REAL *rows, int64_t across, int64_t along, const REAL *lanes, REAL *sums, int depth, \
       int fresh) {                                                                             \
     EACH_ROW(BEGIN_##n)                                                                        \
@@ -38,11 +39,20 @@
     }                                                                                          \
     EACH_ROW(END_##n)                                                                          \
   }
-OUTER(1)
-OUTER(2)
+#define MULTIPLY_ADD fma_
+OUTER(outer, 1)
+OUTER(outer, 2)
 #if defined(AVX512) || defined(__aarch64__)
 #define OUTER_3
-OUTER(3)
+OUTER(outer, 3)
+#endif
+
+#if defined(PAIRS)  // the same where each number stands for two of bfloat16
+#undef MULTIPLY_ADD
+#define MULTIPLY_ADD add_pairs
+OUTER(pairs, 1)
+OUTER(pairs, 2)
+OUTER(pairs, 3)
 #endif
 
 INLINE int whole_groups(int n) { return (n + GROUP - 1) / GROUP * GROUP; }
@@ -65,6 +75,19 @@ static __attribute__((noinline)) void products(
     const REAL *rows, const REAL *lanes, REAL *sums, int n, int depth, int n_vecs) {
   groups(rows, (int64_t)GROUP * depth, depth, 1, lanes, sums, n, depth, n_vecs, 1);
 }
+
+#if defined(PAIRS)
+// The same of pairs, with each sum times a factor at the end.
+static __attribute__((noinline)) void products_of_pairs(
+    const REAL *rows, const REAL *lanes, REAL *sums, int n, int depth, int n_vecs, REAL factor) {
+  for (int r = 0; r < n; r += GROUP, rows += GROUP * depth, sums += GROUP * LANES) {
+    if (n_vecs == 1) pairs_1(rows, depth, 1, lanes, sums, depth, 1);
+    else if (n_vecs == 2) pairs_2(rows, depth, 1, lanes, sums, depth, 1);
+    else pairs_3(rows, depth, 1, lanes, sums, depth, 1);
+    for (int i = 0; i < GROUP * LANES; i += W) store(sums + i, load(sums + i) * every(factor));
+  }
+}
+#endif
 
 // n columns in groups, (n / GROUP, `apart`, GROUP), of which the first `depth` rows count, by lanes
 // (depth, LANES): added to sums (n, LANES).

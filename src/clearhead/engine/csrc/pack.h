@@ -49,11 +49,14 @@ static const REAL *row_of(const Array *x, int64_t b, int64_t h, int64_t i, int n
   const char *from = at(x, b, h, i);
   int64_t step = x->strides[3];
   if (x->dtype == (SINGLE ? FLOAT32 : FLOAT64) && step == sizeof(REAL)) return (const REAL *)from;
-#define COPY(kind)                                                          \
-  case kind:                                                                \
-    for (int d = 0; d < n; d++) room[d] = number_at(from + d * step, kind); \
+#define COPY(kind, size)                                                          \
+  case kind:                                                                      \
+    if (step == size)                                                             \
+      for (int d = 0; d < n; d++) room[d] = number_at(from + d * size, kind);     \
+    else                                                                          \
+      for (int d = 0; d < n; d++) room[d] = number_at(from + d * step, kind);     \
     break;
-  switch (x->dtype) { COPY(FLOAT32) COPY(FLOAT64) COPY(FLOAT16) COPY(BFLOAT16) }
+  switch (x->dtype) { COPY(FLOAT32, 4) COPY(FLOAT64, 8) COPY(FLOAT16, 2) COPY(BFLOAT16, 2) }
 #undef COPY
   return room;
 }
@@ -78,6 +81,14 @@ INLINE int is_nan(vec x) {
   return sum != sum;
 }
 
+// An array of queries or keys as it is packed for scores: two of bfloat16 as one number, if they are
+// multiplied in pairs.
+INLINE Array packed(const Call *c, const Array *x) {
+  Array as = *x;
+  if (c->pairs) as.strides[3] = sizeof(REAL), as.dtype = FLOAT32;
+  return as;
+}
+
 // Rows i0:i0 + n of an array, (groups, GROUP, width), with zeros behind the last. NaN in what is
 // returned if any is not finite.
 static vec pack_rows(
@@ -87,6 +98,20 @@ static vec pack_rows(
   for (int i = 0; i < n; i++, to += width)
     copy(row_of(x, b, h, i0 + i, width, room), to, width, &zero);
   memset(to, 0, sizeof(REAL) * ((GROUP - n % GROUP) % GROUP) * width);
+  return zero;
+}
+
+// Keys j0:j0 + n for scores, like pack_rows.
+static vec pack_key_rows(const Call *c, int64_t b, int64_t g, int64_t j0, int n, REAL *to) {
+  Array k = packed(c, &c->k);
+  vec zero = pack_rows(&k, b, g, j0, n, c->depth, to);
+  if (c->pairs)  // a float is finite if its upper half is: the lower halves are looked at alone
+    for (int d = 0; d < n * c->depth; d += W) {
+      int few = n * (int)c->depth - d < W ? n * (int)c->depth - d : W;
+      INT low[W] = {0};
+      memcpy(low, to + d, few * sizeof(REAL));
+      zero = fma_((vec)(iload(low) << 16), every(0), zero);
+    }
   return zero;
 }
 

@@ -16,14 +16,14 @@ static void received_unit(Call *c, int64_t unit, const ColumnRoom *room) {
   memset(sums, 0, sizeof sums);
   for (int r = 0; r < n; r++) {
     Keys x = keys_from(b, g, first + r * LANES, c->S);
-    pack_keys(&c->k, &x, c->D, room->keys + (size_t)r * c->D * LANES);
+    pack_key_lanes(c, &x, room->keys + (size_t)r * c->D * LANES);
   }
   const REAL *lse = (const REAL *)c->lse + row * c->T, *low = (const REAL *)c->lse_low + row * c->T;
   for (int64_t i0 = 0; i0 < c->T; i0 += QUERIES) {
     Tile t;
     begin_tile(c, b, h, i0, c->T, &t);
     if (t.reach.last <= first || t.reach.first >= first + (int64_t)n * LANES) continue;
-    pack_scaled(c, &t, room->queries);
+    pack_tile_queries(c, &t, room->queries);
     for (int r = 0; r < n; r++) {
       Keys x = keys_from(b, g, first + r * LANES, c->S);
       Span span = span_of(&t, &x);

@@ -20,6 +20,23 @@ static void pack_lanes(const Array *from, const Block *x, int width, REAL factor
   }
 }
 
+// Queries of a block for scores, (depth, LANES); in pairs they are not scaled yet.
+static void pack_queries(const Call *c, const Block *x, REAL *to) {
+  Array q = packed(c, &c->q);
+  pack_lanes(&q, x, c->depth, c->pairs ? 1 : (REAL)c->scale, to);
+}
+
+// Rows (n in whole groups, depth) by lanes (depth, LANES), scaled.
+INLINE void multiply(const Call *c, const REAL *rows, const REAL *lanes, int n, int n_vecs, REAL *s) {
+#if defined(PAIRS)
+  if (c->pairs) {
+    products_of_pairs(rows, lanes, s, n, c->depth, n_vecs, (REAL)c->scale);
+    return;
+  }
+#endif
+  products(rows, lanes, s, n, c->depth, n_vecs);
+}
+
 // -inf where position hides a key; adds to `seen` how many are left.
 static void hide_by_position(const Block *x, int64_t j0, int n, REAL *s, int64_t *seen) {
   INT low[LANES], high[LANES];
@@ -87,12 +104,12 @@ static void shape(const Call *c, const Block *x, int64_t j0, int n, REAL *s, REA
   }
 }
 
-// Scores of the queries q (D, LANES) for the packed keys j0:j0 + n, in s. Adds to `seen` how many
+// Scores of the queries q (depth, LANES) for the packed keys j0:j0 + n, in s. Adds to `seen` how many
 // keys each lane sees, and says whether any is hidden.
 static int score(
     const Call *c, const Block *x, const REAL *q, const REAL *keys, int64_t j0, int n, REAL *s,
     REAL *slope, int64_t *seen) {
-  products(keys, q, s, n, c->D, x->n_vecs);
+  multiply(c, keys, q, n, x->n_vecs, s);
   if (c->softcap > 0 || c->alibi || c->bias.data) shape(c, x, j0, n, s, slope);
   if (anything_hidden(c, x->b, x->q, x->n, j0, n)) {
     hide_by_all(c, x, j0, n, s, seen);

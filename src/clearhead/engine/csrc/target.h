@@ -4,7 +4,12 @@
 #include <immintrin.h>
 #endif
 
-#if defined(AVX512) && defined(__clang__)
+#if defined(BF16) && defined(__clang__)
+#pragma clang attribute push(__attribute__((target( \
+    "avx512bf16,avx512f,avx512dq,avx512bw,avx512vl,avx2,fma"))), apply_to = function)
+#elif defined(BF16)
+#pragma GCC target("avx512bf16,avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")
+#elif defined(AVX512) && defined(__clang__)
 #pragma clang attribute push( \
     __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma"))), apply_to = function)
 #elif defined(AVX512)

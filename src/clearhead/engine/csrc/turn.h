@@ -41,7 +41,7 @@ static void turn_rows(const REAL *const rows[W], int width, REAL factor, REAL *t
   for (; d + W <= width; d += W) transpose(rows, d, to + d * LANES, LANES);
   for (; d < width; d++)
     for (int i = 0; i < W; i++) to[d * LANES + i] = rows[i][d];
-  for (d = 0; d < width; d++) store(to + d * LANES, load(to + d * LANES) * every(factor));
+  for (d = 0; d < width && factor != 1; d++) store(to + d * LANES, load(to + d * LANES) * every(factor));
 }
 
 // n numbers, at most W, to place `at` of an array, as its dtype has them.

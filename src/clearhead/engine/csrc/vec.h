@@ -19,6 +19,10 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
+#if defined(AVX512) && defined(IS_FLOAT) && defined(BF16)
+#define PAIRS
+#endif
+
 #if defined(AVX512)
 enum { BYTES = 64, GROUP = 8, VECS = 3 };  // 8 x 3 sums, 3 factors and 1 more: 28 of 32 registers
 #elif defined(AVX2)
@@ -60,6 +64,13 @@ INLINE vec if_iless(ivec a, ivec b, vec x, vec y) {
   return _mm512_mask_blend_ps(_mm512_cmplt_epi32_mask((__m512i)a, (__m512i)b), y, x);
 }
 INLINE int any_less(vec a, vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ) != 0; }
+#if defined(PAIRS)
+// c + a0 b0 + a1 b1, where each number of a and b is two of bfloat16: twice the products at once,
+// each exact, summed in float.
+INLINE vec add_pairs(vec a, vec b, vec c) {
+  return _mm512_dpbf16_ps(c, (__m512bh)a, (__m512bh)b);
+}
+#endif
 
 #elif defined(AVX512)
 INLINE vec fma_(vec a, vec b, vec c) { return _mm512_fmadd_pd(a, b, c); }
