@@ -61,18 +61,11 @@ static const REAL *row_of(const Array *x, int64_t b, int64_t h, int64_t i, int n
   return room;
 }
 
-// Copies n numbers, and adds 0 times each to `zero`, which is NaN after one that is not finite.
-INLINE void copy(const REAL *from, REAL *to, int n, vec *zero) {
+// Adds 0 times each of n numbers to `zero`, which is NaN after one that is not finite.
+INLINE void add_zeros(const REAL *x, int n, vec *zero) {
   int d = 0;
-  for (; d + W <= n; d += W) {
-    vec x = load(from + d);
-    store(to + d, x);
-    *zero = fma_(x, every(0), *zero);
-  }
-  for (; d < n; d++) {
-    to[d] = from[d];
-    *zero += every(from[d] * 0);
-  }
+  for (; d + W <= n; d += W) *zero = fma_(load(x + d), every(0), *zero);
+  for (; d < n; d++) *zero += every(x[d] * 0);
 }
 
 INLINE int is_nan(vec x) {
@@ -93,10 +86,12 @@ INLINE Array packed(const Call *c, const Array *x) {
 // returned if any is not finite.
 static vec pack_rows(
     const Array *x, int64_t b, int64_t h, int64_t i0, int n, int width, REAL *to) {
-  REAL room[width + 1];
   vec zero = {0};
-  for (int i = 0; i < n; i++, to += width)
-    copy(row_of(x, b, h, i0 + i, width, room), to, width, &zero);
+  for (int i = 0; i < n; i++, to += width) {
+    const REAL *row = row_of(x, b, h, i0 + i, width, to);
+    if (row != to) memcpy(to, row, sizeof(REAL) * width);
+    add_zeros(to, width, &zero);
+  }
   memset(to, 0, sizeof(REAL) * ((GROUP - n % GROUP) % GROUP) * width);
   return zero;
 }
@@ -118,13 +113,16 @@ static vec pack_key_rows(const Call *c, int64_t b, int64_t g, int64_t j0, int n,
 // The same rows as columns: (groups of columns, n, GROUP), the columns of a group side by side.
 static vec pack_columns(
     const Array *x, int64_t b, int64_t h, int64_t i0, int n, int width, REAL *to) {
-  REAL room[width + 1], row[width + GROUP];
+  REAL room[width + 1];
   vec zero = {0};
-  for (int r = 0; r < GROUP; r++) row[width + r] = 0;
+  int whole = width / GROUP * GROUP;
   for (int i = 0; i < n; i++, to += GROUP) {
-    copy(row_of(x, b, h, i0 + i, width, room), row, width, &zero);
-    for (int d = 0; d < width; d += GROUP)
+    const REAL *row = row_of(x, b, h, i0 + i, width, room);
+    add_zeros(row, width, &zero);
+    for (int d = 0; d < whole; d += GROUP)
       memcpy(to + (size_t)d * n, row + d, sizeof(REAL) * GROUP);
+    for (int r = 0; r < GROUP && whole < width; r++)
+      to[(size_t)whole * n + r] = whole + r < width ? row[whole + r] : 0;
   }
   return zero;
 }
