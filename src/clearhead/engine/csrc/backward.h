@@ -89,6 +89,7 @@ static void query_unit(Call *c, int64_t unit, const QueryRoom *room) {
       if (x->reach.last <= j0 || x->reach.first >= j0 + m) continue;
       int skip = (int)most(0, x->reach.first - j0) / GROUP * GROUP;
       int few = (int)least(m, x->reach.last - j0) - skip;
+      if (nothing_shown(c, b, x->q, x->n, j0 + skip, few)) continue;
       score(c, x, rows->q, room->keys + skip * D, j0 + skip, few, room->s, room->slope, seen);
       const REAL *values = room->values + skip * c->Dv, *columns = room->columns + skip * GROUP;
       if (c->g.data) products(values, rows->g, room->d, few, c->Dv, x->n_vecs);
@@ -147,7 +148,7 @@ static void key_tile(const Call *c, const Tile *t, const KeyRoom *room, const Ke
   int64_t row = (t->b * c->H + t->h) * c->T + t->i0;
   Span span = span_of(t, x);
   int from = span.from, n = span.to - span.from;
-  if (!n) return;
+  if (!n || nothing_shown(c, t->b, t->q + from, n, x->j0, x->n)) return;
   REAL *s_from = room->s + from * LANES, *d_from = room->d + from * LANES;
   score_crossed(c, t, span, x, room->queries, to->k, room->s, room->slope);
   if (c->g.data) products(room->g + from * c->Dv, to->v, d_from, n, c->Dv, x->n_vecs);

@@ -156,3 +156,14 @@ static int anything_hidden(
   }
   return 0;
 }
+
+// Whether none of several queries sees any of the keys j0:j0 + n. Where some do, the first of them
+// that is looked at nearly always tells.
+static int nothing_shown(
+    const Call *c, int64_t b, const Query *q, int n_queries, int64_t j0, int n) {
+  if (!c->mask.data && !c->bias.data && !c->key_mask && !c->document) return 0;
+  uint8_t shown[n];
+  for (int i = 0; i < n_queries; i++)
+    if (shown_to(c, b, &q[i], j0, n, shown)) return 0;
+  return 1;
+}

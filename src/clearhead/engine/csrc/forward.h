@@ -170,6 +170,7 @@ static __attribute__((noinline)) void absorb(
     const Call *c, Rows *rows, const REAL *keys, const REAL *values, int64_t j0, int64_t j1, REAL *s) {
   int64_t skip = most(0, rows->x.reach.first - j0) / GROUP * GROUP, apart = j1 - j0;
   int n = (int)(least(j1, rows->x.reach.last) - j0 - skip);
+  if (nothing_shown(c, rows->x.b, rows->x.q, rows->x.n, j0 + skip, n)) return;
   keys += skip * c->depth;
   if (values) values += skip * GROUP;
   if (c->figures) absorb_(c, rows, keys, values, apart, j0 + skip, n, s, 1);

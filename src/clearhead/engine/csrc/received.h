@@ -27,7 +27,8 @@ static void received_unit(Call *c, int64_t unit, const ColumnRoom *room) {
     for (int r = 0; r < n; r++) {
       Keys x = keys_from(b, g, first + r * LANES, c->S);
       Span span = span_of(&t, &x);
-      if (span.from == span.to) continue;
+      int m = span.to - span.from;
+      if (!m || nothing_shown(c, b, t.q + span.from, m, x.j0, x.n)) continue;
       score_crossed(c, &t, span, &x, room->queries, room->keys + (size_t)r * c->D * LANES, room->s, NULL);
       for (int at = 0; at < x.n_vecs * W; at += W) {
         vec sum = {0}, log_p;
