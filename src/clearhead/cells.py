@@ -10,12 +10,23 @@ from typing import TypeGuard
 import torch
 from torch import Tensor
 
+from clearhead.bound import BoundRule
 from clearhead.engine import native
-from clearhead.engine.tiles import ELEMENTS, KEYS, TALL, LogSum, Scores, weights_
+from clearhead.engine.tiles import (
+    ELEMENTS,
+    KEYS,
+    TALL,
+    LogSum,
+    Scores,
+    blocks,
+    chunks,
+    weights_,
+)
 from clearhead.rule import Rule
 from clearhead.softmax import absorb, empty, finish
 
 Span = tuple[int, int] | slice
+Where = tuple[slice, slice, slice]
 
 CALL = 1 << 14  # asking for a tile costs as much as computing this many of its cells
 
@@ -262,11 +273,41 @@ def rectangle(
     """Weights of one head's rows i0:i1, whose lse this is, for the keys j0:j1, or without lse the
     scores: (rows, keys), used up by the next call."""
     if not native.hindrance((scores.q, scores.k), scores.bound.rule):
-        return native.cells(scores.q[:, 0], scores.k, scores.bound, rows, cols, lse)
+        return native.cells(scores.q[:, 0], scores.k, scores.bound, rows, cols, lse)[0, 0]
     tile, hidden = scores.tile(scores.queries(*rows), *rows, *cols)
     if lse is None:
         return tile[0]
     return weights_(tile[0], lse, None if hidden is None else hidden[0, 0])
+
+
+def tiles(
+    q: Tensor, k: Tensor, bound: BoundRule,
+    spans: tuple[tuple[int, int], tuple[int, int]], lse: LogSum | None,
+) -> Iterator[tuple[Where, int, Tensor]]:  # fmt: skip
+    """The tiles of a rectangle of all heads' maps: (b, h, rows), first key, weights (b, h, rows,
+    keys) by the lse of all rows, or scores without; used up by the next."""
+    rows, cols = spans
+    if native.hindrance((q, k), bound.rule):
+        for chunk in chunks(bound):
+            scores = Scores(q, k, bound, chunk)
+            for i0, i1, some in blocks(bound, chunk, rows, cols):
+                queries, where = scores.queries(i0, i1), (chunk.b, chunk.h, slice(i0, i1))
+                for j0, j1 in some:
+                    tile, hidden = scores.tile(queries, i0, i1, j0, j1)
+                    tile = scores.by_head(tile, i1 - i0)
+                    yield where, j0, tile if lse is None else weights_(tile, lse[where], hidden)
+        return
+    most = max(1, ELEMENTS // max(1, bound.B * bound.H))  # cells of a head in a tile
+    high = max(1, min(TALL, most // KEYS))
+    for i0 in range(*rows, high):
+        i1 = min(i0 + high, rows[1])
+        first, last = bound.keys(i0, i1)
+        first, last, wide = max(first, cols[0]), min(last, cols[1]), max(1, most // (i1 - i0))
+        known = None if lse is None else lse[:, :, i0:i1]
+        for j0 in range(first, last, wide):
+            span = j0, min(j0 + wide, last)
+            where = slice(0, bound.B), slice(0, bound.H), slice(i0, i1)
+            yield where, j0, native.cells(q, k, bound, (i0, i1), span, known)
 
 
 def lse_of_rows(scores: Scores, i0: int, i1: int) -> LogSum:

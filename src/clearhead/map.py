@@ -25,15 +25,12 @@ from clearhead.engine.tiles import (
     Chunk,
     LogSum,
     Scores,
-    blocks,
-    chunks,
     weights_,
 )
 from clearhead.rule import Rule
 
 Index = int | slice | EllipsisType
 Indices = Index | tuple[Index, ...]
-Where = tuple[slice, slice, slice]
 
 ROWS = 8192  # queries in a tile at most: scaled, they are copied
 DIAGONAL = tiled.DIAGONAL  # rows of the squares along one
@@ -164,7 +161,7 @@ class AttentionMap:
         lse = self._lse_of(0, self._bound.T)
         values = lse.high.new_full((*lse.high.shape, k), -torch.inf)
         keys = torch.full_like(values, -1, dtype=torch.int64)
-        for where, j0, tile, _ in self._tiles((0, self._bound.T), (0, self._bound.S)):
+        for where, j0, tile in self._tiles((0, self._bound.T), (0, self._bound.S), None):
             new, at = cells.largest(tile, k)
             both = torch.cat([values[where], new], dim=-1)
             both, order = both.sort(dim=-1, descending=True, stable=True)
@@ -230,24 +227,18 @@ class AttentionMap:
         return b, h
 
     def _tiles(
-        self, rows: tuple[int, int], cols: tuple[int, int]
-    ) -> Iterator[tuple[Where, int, Tensor, Tensor | None]]:
-        """The tiles of a rectangle in all heads: (b, h, rows), first key, scores, hidden."""
-        for chunk in chunks(self._bound):
-            scores = Scores(self._q, self._k, self._bound, chunk)
-            for i0, i1, tiles in blocks(self._bound, chunk, rows, cols):
-                queries = scores.queries(i0, i1)
-                for j0, j1 in tiles:
-                    tile, hidden = scores.tile(queries, i0, i1, j0, j1)
-                    where = (chunk.b, chunk.h, slice(i0, i1))
-                    yield where, j0, scores.by_head(tile, i1 - i0), hidden
+        self, rows: tuple[int, int], cols: tuple[int, int], lse: LogSum | None
+    ) -> Iterator[tuple[cells.Where, int, Tensor]]:
+        """The tiles of a rectangle in all heads: (b, h, rows), first key, weights by the lse of all
+        rows, or scores without."""
+        return cells.tiles(self._q, self._k, self._bound, (rows, cols), lse)
 
     def _mass(self, rows: tuple[int, int], cols: tuple[int, int]) -> Tensor:
         """sum_j p_ij over a span of keys, (B, H, T), for the rows of a span; 0 for the others."""
         lse = self._lse_of(*rows)
         mass = torch.zeros_like(lse.high)
-        for where, _, tile, hidden in self._tiles(rows, cols):
-            mass[where] += weights_(tile, lse[where], hidden).sum(dim=-1)
+        for where, _, tile in self._tiles(rows, cols, lse):
+            mass[where] += tile.sum(dim=-1)
         return mass
 
     def _rows_that_see(self, i0: int, i1: int) -> Tensor:

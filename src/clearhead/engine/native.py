@@ -228,11 +228,11 @@ def cells(
     q: Tensor, k: Tensor, bound: BoundRule, rows: tuple[int, int], cols: tuple[int, int],
     lse: LogSum | None,
 ) -> Tensor:  # fmt: skip
-    """Rows i0:i1 and columns j0:j1 of the map of one head, q (1, 1, T, D) and k (1, 1, S, D): its
-    weights, from the lse of these rows, or its scores without; where hidden, weight 0 or -inf.
+    """Rows i0:i1 and columns j0:j1 of the map, (B, H, i1 - i0, j1 - j0): its weights, from the lse
+    of these rows, or its scores without; where hidden, weight 0 or -inf.
     """
     (i0, i1), (j0, j1) = rows, cols
-    found = torch.empty(i1 - i0, j1 - j0, dtype=_wide(q))
+    found = torch.empty(bound.B, bound.H, i1 - i0, j1 - j0, dtype=_wide(q))
     known = {} if lse is None else _of(lse)
     _run(_CELLS, q, k, None, bound, known | {"cells": found}, i0=i0, i1=i1, j0=j0, j1=j1)
     return found

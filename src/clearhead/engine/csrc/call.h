@@ -40,8 +40,8 @@ typedef struct {
   void *fixed;                                // (B, H, T)
   const void *d_entropy;                      // (B, H, T)
   void *dq, *dk, *dv;                         // like q, k and v, in REAL, side by side
-  // Cells: rows i0:i1 and columns j0:j1 of the map of the one head that there is, (i1 - i0, j1 - j0);
-  // its weights, or its scores where lse is NULL.
+  // Cells: rows i0:i1 and columns j0:j1 of the map, (B, H, i1 - i0, j1 - j0); its weights, by the lse
+  // of these rows, or its scores where lse is NULL.
   int64_t i0, i1, j0, j1;
   void *cells;
   // The work. `bad` becomes 1 where a key or a value is not finite.

@@ -17,7 +17,7 @@ static void cut(Call *c, int64_t threads) {
   if (c->kind == RECEIVED) heads = c->B * c->H;
   if (c->kind == RECEIVED || c->kind == KEY_GRADIENTS) blocks = (c->S + LANES - 1) / LANES;
   if (c->kind == CELLS) {
-    heads = tiles_of(c);
+    heads = c->B * c->H * tiles_of(c);
     blocks = (c->j1 - c->j0 + LANES - 1) / LANES;
   }
   if (c->kind == QUERY_GRADIENT || c->kind == KEY_GRADIENTS) size *= 2;

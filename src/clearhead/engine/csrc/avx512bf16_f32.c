@@ -1,0 +1,10 @@
+#if defined(__x86_64__)
+#define REAL float
+#define INT int32_t
+#define IS_FLOAT
+#define AVX512
+#define BF16
+#define NAME avx512bf16_f32
+#include "target.h"
+#include "kernel.c"
+#endif
