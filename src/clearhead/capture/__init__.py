@@ -27,7 +27,7 @@ def observe(
     heads: Collection[int | str] | None = None, rows: int | None = None,
     out: str | Path | None = None, verify: bool = True,
     adapters: Mapping[type[nn.Module], Adapter] | None = None,
-    each: Each | None = None,
+    each: Each | None = None, replace: bool = False,
 ) -> Observer:  # fmt: skip
     """Watch every attention call of a model, any PyTorch or transformers model, as it is.
 
@@ -68,5 +68,10 @@ def observe(
         )
     if layers is not None:
         layers = [shown(layer) if isinstance(layer, str) else layer for layer in layers]
-    wanted = Wanted(keep, layers, by_layer(heads), rows, verify)
+    if replace and not (rows is None and verify):
+        raise ValueError(
+            "replace=True puts the engine's output of all rows in the model, once it is proved: "
+            f"it needs rows=None and verify=True; got rows={rows!r} and verify={verify!r}"
+        )
+    wanted = Wanted(keep, layers, by_layer(heads), rows, verify, replace)
     return Observer(model, wanted, None if out is None else Path(out), adapters or {}, each)

@@ -27,6 +27,7 @@ class Wanted:
     heads: dict[int, tuple[int, ...]] | None
     rows: int | None
     verify: bool
+    replace: bool = False
 
     @property
     def everything(self) -> bool:

@@ -88,17 +88,19 @@ def rule_of_rows(rule: Rule, bound: BoundRule, i0: int, i1: int) -> Rule:
 
 
 @torch.no_grad()
-def look(inputs: AttentionInputs, rows: int | None, seed: str) -> Looked:
+def look(inputs: AttentionInputs, rows: int | None, seed: str, output: bool = False) -> Looked:
     """Every figure of a call, of all its rows or of a sample of them against all their keys.
 
     The keys of cross-attention are another sequence: no key is first, previous or far there.
+    With `output` the engine's own output too, of all rows.
     """
     q, k, rule = inputs.q.detach(), inputs.k.detach(), inputs.rule
+    v = inputs.v.detach() if output else None
     bound = BoundRule(rule, q, k)
     spans = spans_of(bound.T, rows, seed)
     parts = [
         attention(
-            q[:, :, i0:i1], k, None, rule_of_rows(rule, bound, i0, i1), distance=not inputs.cross
+            q[:, :, i0:i1], k, v, rule_of_rows(rule, bound, i0, i1), distance=not inputs.cross
         )
         for i0, i1 in spans
     ]
