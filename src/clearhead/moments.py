@@ -15,6 +15,7 @@ Letters: B batch, H heads, T queries.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -126,12 +127,19 @@ def _measure(
     }
 
 
+@cache
+def _inner_edges(metric: str) -> Tensor:
+    with torch.inference_mode(False):
+        edges = bin_edges(metric)
+        return edges[1:-1].contiguous()
+
+
 def _histogram(metric: str, x: Tensor, absent: Tensor) -> Tensor:
     """How many x (H, rows) lie in each bin, (H, bins), those left out that are absent."""
-    edges = bin_edges(metric).to(x.device)
-    n_heads, n_bins = len(x), len(edges) - 1
+    inner = _inner_edges(metric).to(x.device)
+    n_heads, n_bins = len(x), len(inner) + 1
     if metric in BENT:
-        cell = torch.bucketize(x, edges[1:-1].contiguous(), right=True)
+        cell = torch.bucketize(x, inner, right=True)
     else:  # equal bins in [0, 1], as many as a power of two: the product is exact
         cell = (x * n_bins).long().clamp_(0, n_bins - 1)
     cell += torch.arange(n_heads, device=x.device)[:, None] * n_bins

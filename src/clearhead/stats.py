@@ -219,10 +219,11 @@ def _map_figures(
     assert distance is not None
     assert weights is not None
     found = {"distance": (distance.view_as(counted), counted)}
+    uniform = 1 / figures["visible"].double()
     for name, weight in zip(KEYS, weights.view(*counted.shape, len(KEYS)).unbind(-1), strict=True):
         seen = counted & ~weight.isnan()
         if name == "first_key":
             seen &= figures["visible"] > 1  # where it is the only one, the row has no choice
         found[name] = (weight, seen)
-        found[f"{name}_uniform"] = (1 / figures["visible"].double(), seen)
+        found[f"{name}_uniform"] = (uniform, seen)
     return found

@@ -50,7 +50,7 @@ def functions(by_name: bool) -> list[tuple[Function, Reader, Only | None]]:
     found: list[tuple[Function, Reader, Only | None]] = [
         (F.multi_head_attention_forward, modules.of_multi_head, by_hand),
         (engine.attention, inputs.of_engine, None),
-        (engine.output, inputs.of_engine, None),
+        (engine.output, inputs.of_output, None),
     ]
     if by_name or isinstance(F.scaled_dot_product_attention, FunctionType):  # somebody's own
         found += [(F.scaled_dot_product_attention, inputs.of_sdpa, None)]

@@ -36,6 +36,9 @@ class Listener(Protocol):
     ) -> None:
         """Such a call was made."""
 
+    def answer(self, reader: Reader, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """What such a call returns without being made; None where it has to be made."""
+
     def called(
         self, go_on: Call, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
@@ -130,10 +133,14 @@ def aside() -> Iterator[None]:
 
 
 def _hear(before: Call, reader: Reader, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Call `before`, and tell those who hear it."""
+    """Call `before`, and tell those who hear it; or what one answers who listens alone."""
     listening = [] if _here.deaf else [one for one in _listeners if one.hears()]
     if not listening:
         return before(*args, **kwargs)
+    if len(_listeners) == 1:
+        answer = listening[0].answer(reader, args, kwargs)
+        if answer is not None:
+            return answer
     with quiet():
         result = before(*args, **kwargs)
     for one in listening:

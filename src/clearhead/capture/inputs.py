@@ -259,6 +259,11 @@ def of_engine(
     return AttentionInputs(q, k, v, rule, made, "clearhead", caller.cross, unsure=dropped)
 
 
+def of_output(out: Tensor, *given: Any, **more: Any) -> AttentionInputs:
+    """clearhead's output(...), which returns nothing else."""
+    return of_engine(out, *given, **more)
+
+
 def of_weights(
     weights: Tensor, caller: Caller, masks: MaskCache, real: Tensor | None = None
 ) -> AttentionInputs:

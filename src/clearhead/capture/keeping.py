@@ -27,6 +27,7 @@ class Wanted:
     heads: dict[int, tuple[int, ...]] | None
     rows: int | None
     verify: bool
+    replace: bool = False
 
     @property
     def everything(self) -> bool:
@@ -89,8 +90,9 @@ def call_of(
         module=module, index=index, layer=layer, number=current.number, entry=inputs.entry,
         shape=(B, H, G, T, S, D), Dv=inputs.v.shape[-1], rule=rule, key_start=key_start,
         first_row=first_row, sequence=current.sequence or 0, rows=rows, heads=heads,
-        dtype=str(inputs.q.dtype).removeprefix("torch."), impl="tiled", cross=inputs.cross,
-        mask_bytes=inputs.mask_bytes, tensors=tensors, check=check, held_from=held_from,
+        dtype=str(inputs.q.dtype).removeprefix("torch."), impl=looked.attended.impl,
+        cross=inputs.cross, mask_bytes=inputs.mask_bytes, tensors=tensors, check=check,
+        held_from=held_from,
     )  # fmt: skip
 
 

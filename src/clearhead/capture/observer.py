@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from clearhead.capture import hearing
-from clearhead.capture.closed import COMPILED, Closed
+from clearhead.capture.closed import COMPILED, Closed, why_nothing
 from clearhead.capture.entries import Reader
 from clearhead.capture.inputs import AttentionInputs, Caller, Unreadable, check_told, of_weights
 from clearhead.capture.keeping import (
@@ -31,14 +31,15 @@ from clearhead.capture.keeping import (
     shown,
     versions,
 )
-from clearhead.capture.looking import check, look
+from clearhead.capture.looking import Looked, check, look
 from clearhead.capture.masks import MaskCache
-from clearhead.capture.passes import SEQUENCES, Pass, Sequences, Site, take_tokens, tokens_of
+from clearhead.capture.passes import SEQUENCES, Pass, Sequences, take_tokens, tokens_of
+from clearhead.capture.replacing import REPLACED, Proofs, Replacing, prove
 from clearhead.run import Run
 from clearhead.run.calls import Call, Check
 from clearhead.run.writer import RunWriter
-from clearhead.stats import HeadStats
 
+NOT_ASKED = Check(0, 0.0, 0.0, "not asked for")
 LEFT_OUT = "left out: see the notes"  # why a call was not verified
 
 Adapter = Callable[[nn.Module, tuple[Any, ...], dict[str, Any], Any], AttentionInputs]
@@ -69,6 +70,7 @@ class Observer:
         self._names = {id(part): shown(name) for name, part in model.named_modules()}
         self._masks, self._thread, self._closed = MaskCache(), _Thread(), Closed()
         self._open, self._sequences = False, Sequences()
+        self._replacing = Replacing() if wanted.replace else None
         self._lock = threading.RLock()
         self._writer: RunWriter | None = None
         self._calls: list[Call] = []
@@ -112,7 +114,10 @@ class Observer:
         try:
             if kind is None:
                 if not self.run.n_calls:
-                    raise ValueError(self._why_nothing(model))
+                    what = "nothing" if model is None else type(model).__name__
+                    places = [*self.refused.items(), *self._closed.silent()]
+                    run, wanted = self.run, self._wanted
+                    raise ValueError(why_nothing(what, places, self.passes, run, wanted))
                 if self._writer is not None:
                     self._writer.finish(self.run)
         except BaseException as failure:
@@ -132,6 +137,8 @@ class Observer:
         for where, why in (*self.refused.items(), *self._closed.silent()):
             name = where or type(self._model()).__name__
             self.run.notes.append(f"{name} was not observed: {why}")
+        if self._replacing is not None and self.run.n_calls:
+            self.run.notes += self._replacing.notes(self.run, type(self._model()).__name__)
 
     def _lose(self, error: BaseException) -> None:
         """What was written on the way is gone again: whoever looks for it is told why."""
@@ -142,36 +149,6 @@ class Observer:
         for n, call in enumerate(self._calls):
             with suppress(OSError, ValueError):  # its rule is read from the disk
                 self._calls[n] = replace(call, tensors=Lost(call.tensors, why))
-
-    def _why_nothing(self, model: nn.Module | None) -> str:
-        what = "nothing" if model is None else f"{type(model).__name__}"
-        silent = [(where or what, why) for where, why in self._closed.silent()]
-        if places := [*self.refused.items(), *silent]:
-            (where, why), *more = places
-            rest = f" (and {len(more)} more places)" if more else ""
-            return f"no attention of {what} could be observed: {where}: {why}{rest}"
-        compiled = ""
-        if "torch._dynamo" in sys.modules:
-            compiled = ". Of a compiled model, observe what torch.compile returned"
-        if not self.passes:
-            return (
-                f"{what} was not called inside `with observe(...)`, so there is nothing to see"
-                f"{compiled}"
-            )
-        if not self._wanted.everything:
-            known = ", ".join(repr(module) for module, _ in self.run.sites[:4])
-            known += ", ..." if len(self.run.sites) > 4 else ""
-            return (
-                f"{what} has no attention in the layers or heads that were asked for; it has "
-                f"{len(self.run.sites)} layers: {known}"
-            )
-        times = f"{self.passes} time{'s' * (self.passes != 1)}"
-        return (
-            f"{what} was called {times} and never reached scaled_dot_product_attention, "
-            "nn.MultiheadAttention or transformers' attention interface. If it computes "
-            "softmax(q k') v by hand, say how with observe(model, adapters={...}), see "
-            f"docs/observing.md{compiled}"
-        )
 
     # What is heard --------------------------------------------------------------------------------
 
@@ -243,13 +220,56 @@ class Observer:
                 self.saw(of_weights, weights, kwargs={"real": real})
                 self._thread.stack.pop()
 
+    def answer(self, reader: Reader, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """The engine's output in a call's place, looked at and kept; None: it has to be made."""
+        current, caller, replacing = self._thread.current, self._thread.stack[-1], self._replacing
+        if replacing is None or current is None or caller.transformed:
+            return None
+        found = replacing.answering(current.next_site(caller.name), reader, args, kwargs)
+        if found is None:
+            return None
+        with hearing.aside(), self._lock, torch.no_grad():
+            try:
+                inputs = _in_one_dtype(reader(found.stand_in, caller, self._masks, *args, **kwargs))
+                if not found.proofs.holds(inputs.rule):
+                    return None
+                looked = look(inputs, None, "", output=True)
+                if not found.fits(looked):
+                    return None
+                assert looked.attended.out is not None
+                result = found.result(looked.attended.out)
+            except Exception:  # the call is made, then, and shows what is wrong with it
+                return None
+            replacing.count += 1
+        inputs = replace(inputs, made=looked.attended.out)
+        self._settle(current, caller, lambda _: (inputs, looked, Check(0, 0.0, 0.0, REPLACED)))
+        return result
+
     def saw(
         self, reader: Reader, result: Any, args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         """Have a call read, checked, looked at and kept."""
-        current, caller = self._thread.current, self._thread.stack[-1]
+        current, caller, given = self._thread.current, self._thread.stack[-1], kwargs or {}
         assert current is not None
+        proofs = None
+        if self._replacing is not None and not caller.transformed:
+            site = current.next_site(caller.name)
+            proofs = self._replacing.proofs_of(site, reader, result, args, given)
+
+        def found(layer: int) -> tuple[AttentionInputs, Looked, Check]:
+            if caller.transformed:
+                raise Unreadable("inside torch.func (grad, vmap, ...) nothing can be looked at")
+            inputs = _in_one_dtype(reader(result, caller, self._masks, *args, **given))
+            return inputs, *self._look(inputs, layer, current, caller, proofs)
+
+        self._settle(current, caller, found)
+
+    def _settle(
+        self, current: Pass, caller: Caller,
+        found: Callable[[int], tuple[AttentionInputs, Looked, Check]],
+    ) -> None:  # fmt: skip
+        """A call takes its place, and what is found in it is kept, if it is wanted."""
         site = current.site(caller.name)
         if site not in self.run.sites:
             self.run.sites.append(site)
@@ -258,36 +278,47 @@ class Observer:
             return
         with hearing.aside(), self._lock, torch.no_grad():
             try:
-                if caller.transformed:
-                    raise Unreadable("inside torch.func (grad, vmap, ...) nothing can be looked at")
-                inputs = _in_one_dtype(reader(result, caller, self._masks, *args, **(kwargs or {})))
-                call = self._look(inputs, current, layer, site)
+                inputs, looked, done = found(layer)
+                place = self._sequences.place(inputs, current, site)
+                take_tokens(current, self.run.tokens, inputs.q.shape[0], inputs.q.shape[2])
+                where, before = (current, layer, site, place), self._latest.get(layer)
+                call = self._kept(
+                    call_of(inputs, looked, done, self._wanted, where, before), looked
+                )
             except OSError:  # a folder to write to that refuses
                 raise
             except Exception as error:  # whatever goes wrong here is none of the model's business
                 kind = "" if isinstance(error, Unreadable) else f"{type(error).__name__}: "
-                where = caller.name or type(self._model()).__name__
-                self.refused.setdefault(where, f"{kind}{' '.join(str(error).split())}")
-                count_check(self.run, where, Check(0, 0.0, 0.0, LEFT_OUT))
+                name = caller.name or type(self._model()).__name__
+                self.refused.setdefault(name, f"{kind}{' '.join(str(error).split())}")
+                if self._replacing is not None:
+                    self._replacing.failed.setdefault(caller.name, "")
+                count_check(self.run, name, Check(0, 0.0, 0.0, LEFT_OUT))
                 return
             if self._each is not None:
                 self._each(call, inputs)
 
-    def _look(self, inputs: AttentionInputs, current: Pass, layer: int, site: Site) -> Call:
+    def _look(
+        self, inputs: AttentionInputs, layer: int, current: Pass, caller: Caller,
+        proofs: Proofs | None,
+    ) -> tuple[Looked, Check]:  # fmt: skip
         # What is sampled depends on what is read, and not on how often this program has looked.
-        first = float(inputs.q.detach().flatten()[0]) if inputs.q.numel() else 0.0
-        seed = f"{layer}.{current.number}.{first}"
-        not_asked = Check(0, 0.0, 0.0, "not asked for")
-        looked = look(inputs, self._wanted.rows, seed)
-        done = check(inputs, looked, seed) if self._wanted.verify else not_asked
-        place = self._sequences.place(inputs, current, site)
-        take_tokens(current, self.run.tokens, inputs.q.shape[0], inputs.q.shape[2])
-        where = (current, layer, site, place)
-        call = call_of(inputs, looked, done, self._wanted, where, self._latest.get(layer))
-        return self._kept(call, looked.stats)
+        first = float(inputs.q[0, 0, 0, 0]) if inputs.q.numel() else 0.0
+        seed, wanted = f"{layer}.{current.number}.{first}", self._wanted
+        if proofs is None or self._replacing is None or not proofs.lacks(inputs.rule):
+            looked = look(inputs, wanted.rows, seed)
+            asked = check(inputs, looked, seed) if wanted.verify else NOT_ASKED
+            return looked, asked
+        looked = look(inputs, None, seed, output=True)
+        done = check(inputs, looked, seed)
+        try:
+            prove(proofs, inputs, looked, done, seed)
+        except Unreadable as error:
+            self._replacing.failed[caller.name] = str(error)
+        return looked, done
 
-    def _kept(self, call: Call, stats: HeadStats) -> Call:
-        run = self.run
+    def _kept(self, call: Call, looked: Looked) -> Call:
+        run, stats = self.run, looked.stats
         if self._writer is not None:
             call = self._writer.add(call)
         run.n_calls += 1

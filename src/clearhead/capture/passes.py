@@ -36,9 +36,13 @@ class Pass:
     counts: dict[str, int] = field(default_factory=dict)
     heard: int = 0  # calls, of all modules
 
+    def next_site(self, module: str) -> Site:
+        """The place of this module's next call, which is yet to come."""
+        return module, self.counts.get(module, 0)
+
     def site(self, module: str) -> Site:
         """The place of this module's next call."""
-        index = self.counts.get(module, 0)
+        module, index = self.next_site(module)
         self.counts[module] = index + 1
         self.heard += 1
         return module, index
