@@ -17,8 +17,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clearhead.bound import BoundRule
+from clearhead.cells import Where
 from clearhead.engine.tiles import Scores, blocks, chunks, weights_
-from clearhead.map import DIAGONAL, AttentionMap, Where
+from clearhead.map import DIAGONAL, AttentionMap
 
 MOST = 0.5  # where uniform attention puts more than this on a role's keys, a row has little choice
 WINDOW = 8  # keys to either side of a query's own that are local

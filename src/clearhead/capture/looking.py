@@ -17,7 +17,6 @@ from torch import Tensor
 from clearhead.bound import BoundRule
 from clearhead.capture.inputs import AttentionInputs, Unreadable, same
 from clearhead.engine import Attended, attention
-from clearhead.engine.tiles import weights_
 from clearhead.map import AttentionMap
 from clearhead.rule import Rule
 from clearhead.run.calls import FIGURES, Check
@@ -149,11 +148,11 @@ def check(inputs: AttentionInputs, looked: Looked, seed: str) -> Check:
         seen = seen & ours.lse.isfinite().all(dim=1)  # and one that sees a NaN is NaN
         if not seen.any():
             continue
+        off, size, terms, loss = _compared(inputs, rule, ours, seen, (i0, i1))
         # A score is a sum of products, and each rounds: large ones by more than a weight shows.
         # They are below |q| |k| times the scale, or the largest score where a bias is larger.
         products = max(_longest(inputs.q[:, :, i0:i1]) * longest, _largest_score(ours))
         rounded = 2 * torch.finfo(ours.lse.dtype).eps * products
-        off, size, terms, loss = _compared(inputs, rule, ours, seen, (i0, i1), rounded)
         eps = ROUNDINGS[inputs.made.dtype.itemsize > 2] * torch.finfo(inputs.made.dtype).eps
         within = (eps + rounded) * size
         if not (off <= within).all():  # often that is enough, and then nearly always
@@ -175,19 +174,13 @@ def check(inputs: AttentionInputs, looked: Looked, seed: str) -> Check:
 
 
 def _compared(
-    inputs: AttentionInputs,
-    rule: Rule,
-    ours: Attended,
-    seen: Tensor,
-    span: tuple[int, int],
-    rounded: float,
+    inputs: AttentionInputs, rule: Rule, ours: Attended, seen: Tensor, span: tuple[int, int]
 ) -> tuple[Tensor, Tensor, Callable[[], Tensor], Callable[[], Tensor]]:
     """Of some rows, for each channel of the output: the largest difference, the largest output, and
     what finds out more.
 
     Which is the largest sum_j p_ij |v_j|, as each of its terms is rounded (the output again where
-    something was made of it), and what the model's dtype loses. The scores of the kernel are
-    computed once more here and may differ from it by `rounded`, and so may the sum of weights.
+    something was made of it), and what the model's dtype loses.
     """
     i0, i1 = span
     q, k, v = (x.detach() for x in (inputs.q[:, :, i0:i1], inputs.k, inputs.v))
@@ -195,7 +188,7 @@ def _compared(
     amap = AttentionMap(q, k, rule, lse=ours)
     out, mass = _out_of_weights(amap, values)
     apart = float((mass + ours.sink_mass - 1).abs().amax(dim=1)[seen].max())
-    if not apart <= 16 * torch.finfo(mass.dtype).eps * math.sqrt(k.shape[2]) + rounded:
+    if not apart <= 16 * torch.finfo(mass.dtype).eps * math.sqrt(k.shape[2]):
         raise Unreadable(f"the weights of a row sum to 1 only within {apart:.3g}")
     assert inputs.made is not None
     made = inputs.made.detach()
@@ -237,8 +230,7 @@ def _out_of_weights(amap: AttentionMap, values: Tensor) -> tuple[Tensor, Tensor]
     lse = amap._lse_of(0, R)
     out = values.new_zeros((B, H, R, values.shape[-1]), dtype=amap.dtype)
     mass = torch.zeros_like(lse.high)
-    for where, j0, tile, hidden in amap._tiles((0, R), (0, S)):
-        p = weights_(tile, lse[where], hidden)
+    for where, j0, p in amap._tiles((0, R), (0, S), lse):
         mass[where] += p.sum(dim=-1)
         out[where] += p @ values[where[0], where[1], j0 : j0 + p.shape[-1]].to(p.dtype)
     return out, mass
