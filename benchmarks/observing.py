@@ -1,13 +1,17 @@
 """What observing costs: a model of GPT-2-small's size with random weights, with and without it.
 
-    python benchmarks/observing.py [--tokens 1024] [--layers 12] [--rounds 7] [--rows N] [--once]
+    python benchmarks/observing.py [--tokens 1024] [--layers 12] [--rounds 7] [--rows N]
+                                   [--once | --replace]
 
 Time is the ratio of two forward passes that follow each other, and its median over the rounds.
 Memory is the most that torch had given out at once, exact to the byte; with `--once`, for lengths
-that take long, a single pass is observed and the memory of the whole process shown.
+that take long, a single pass is observed and the memory of the whole process shown. With
+`--replace` the engine's output is put in place of the original's; the passes that prove it are
+timed apart.
 """
 
 import argparse
+import copy
 import resource
 import statistics
 import time
@@ -36,6 +40,23 @@ def read(model: GPT2LMHeadModel, ids: torch.Tensor, observed: bool, rows: int | 
     return out
 
 
+@torch.no_grad()
+def replaced(model: GPT2LMHeadModel, ids: torch.Tensor, rounds: int) -> None:
+    """Passes of a model whose attention is replaced, each after one of a copy that nobody sees."""
+    plain, ratios = copy.deepcopy(model), list[float]()
+    with observe(model, replace=True) as run:
+        for n in range(rounds + 2):
+            took = []
+            for one in (plain, model):
+                began = time.perf_counter()
+                one(ids, use_cache=False)
+                took.append(time.perf_counter() - began)
+            ratios.append(took[1] / took[0])
+            print(f"  plain {took[0]:.3f} s, {'proved' if n < 2 else 'replaced'} {took[1]:.3f} s")
+    print(*run.notes, sep="\n")
+    print(f"ratio {statistics.median(ratios[2:]):.2f}, while proving {max(ratios[:2]):.2f}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--tokens", type=int, default=1024)
@@ -43,6 +64,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--rows", type=int)
     parser.add_argument("--once", action="store_true")
+    parser.add_argument("--replace", action="store_true")
     arguments = parser.parse_args()
     model, ids = build(arguments.layers, arguments.tokens)
     print(f"{arguments.layers} layers, {arguments.tokens:,} tokens")
@@ -51,6 +73,9 @@ def main() -> None:
         read(model, ids, True, arguments.rows)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(f"observed in {time.perf_counter() - began:.1f} s, {peak:,.0f} MB in all")
+        return
+    if arguments.replace:
+        replaced(model, ids, arguments.rounds)
         return
     assert torch.equal(read(model, ids, False, None), read(model, ids, True, None))
     most = [memory_of(lambda w=what: {"out": read(model, ids, w, arguments.rows)})[0]
