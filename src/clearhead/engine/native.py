@@ -7,6 +7,7 @@ lie. The library comes back every SLICE seconds, so that Ctrl-C is heard.
 
 import ctypes
 import os
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -77,6 +78,7 @@ def library() -> ctypes.CDLL | None:
         return None
     if loaded is not None:
         loaded.clearhead_plan.restype = ctypes.c_int64
+        loaded.clearhead_multiply_adds.restype = ctypes.c_double
     return loaded
 
 
@@ -194,6 +196,21 @@ def cells(
     known = {} if lse is None else _of(lse)
     _run(_CELLS, q, k, None, bound, known | {"cells": found}, i0=i0, i1=i1, j0=j0, j1=j1)
     return found
+
+
+def multiply_adds(steps: int, wide: bool = False) -> float:
+    """Does multiply-adds that wait for nothing, `steps` steps on each of torch's threads, in
+    float64 if `wide`, else in float32: the floating-point operations that they were. What they
+    reach in a second, nothing exceeds.
+    """
+    call, which, threads = (
+        _loaded().clearhead_multiply_adds,
+        instruction_set(),
+        torch.get_num_threads(),
+    )
+    with ThreadPoolExecutor(threads) as team:
+        parts = [team.submit(call, which, int(wide), ctypes.c_int64(steps)) for _ in range(threads)]
+    return float(sum(part.result() for part in parts))
 
 
 def _of(lse: LogSum) -> dict[str, Tensor]:

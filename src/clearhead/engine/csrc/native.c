@@ -47,6 +47,10 @@ void clearhead_exp(int set, int wide, const void *x, void *y, int64_t n) {
   kernel_of(set, wide)->exp(x, y, n);
 }
 
+double clearhead_multiply_adds(int set, int wide, int64_t steps) {
+  return kernel_of(set, wide)->multiply_adds(steps);
+}
+
 // Cuts a call into units; the bytes of room that each of so many threads needs for it.
 int64_t clearhead_plan(Call *c, int set, int wide, int threads) {
   kernel_of(set, wide)->plan(c, threads);
