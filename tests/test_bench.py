@@ -3,12 +3,14 @@
 No time is asserted: on a shared machine that would test the neighbors.
 """
 
+import importlib.util
 import io
 import json
 import platform
 import statistics
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -451,6 +453,47 @@ def test_a_rival_may_fail_and_ours_may_not(monkeypatch):
                 patch.setattr(module, name, one_broken)
                 with pytest.raises(RuntimeError, match="not today"):
                     bench.measure(settings, 16, lambda items, *_: items)
+
+
+@pytest.mark.skipif(not BUILT, reason="the native kernel is not built")
+def test_the_grid_of_the_native_kernel(tmp_path, monkeypatch, capsys):
+    script = Path(__file__).parents[1] / "benchmarks" / "native.py"
+    spec = importlib.util.spec_from_file_location("benchmarks_native", script)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "BESIDE", (128, 256))
+    monkeypatch.setattr(module, "rounds", lambda tokens: 1)
+    threads = torch.get_num_threads()
+    module.main(["--longest", "256", "--output-dir", str(tmp_path)])
+    assert torch.get_num_threads() == threads
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["native.json", "native.png"]
+    document = json.loads((tmp_path / "native.json").read_text())
+    assert document["left_out"] == []
+    keys = ("tokens", "heads", "d_head", "dtype", "causal", "threads")
+    measured = {tuple(point[key] for key in keys) for point in document["points"]}
+    expected = set()
+    for T in (128, 256):
+        middle = (T, 8, 64, "float32", True, threads)
+        changes = ({}, {1: 1}, {1: 32}, {2: 32}, {2: 128}, {4: False}, {3: "bfloat16"}, {5: 1},
+                   {1: 1, 5: 1})  # fmt: skip
+        expected |= {tuple(c.get(i, x) for i, x in enumerate(middle)) for c in changes}
+    assert measured == expected and len(document["points"]) == len(measured)
+    said = capsys.readouterr().out.splitlines()
+    assert max(map(len, said)) <= 110
+    for point in document["points"]:
+        rows = {(r["group"], r["name"]): r for r in point["contenders"]}
+        assert all(row["skipped"] is None for row in rows.values())
+        assert module.line(point) in said
+        if (all_of_them := rows.get(("forward", "native, all diagnostics"))) is None:
+            pytest.fail("not measured")
+        assert f"{all_of_them['ratio']:9.2f}" in module.line(point)
+        if (off := rows.get(("forward", "native, output only"))) is not None:
+            added = all_of_them["seconds"][0] / off["seconds"][0]
+            assert module.FIGURES["all/off"](point) == pytest.approx(added)
+    module.main(["--longest", "128", "--minutes", "0", "--output-dir", str(tmp_path)])
+    document = json.loads((tmp_path / "native.json").read_text())
+    assert document["points"] == [] and len(document["left_out"]) == len(measured) // 2
+    assert all(point["left_out"] == 0 for point in document["left_out"])
 
 
 def test_contenders_take_turns(monkeypatch):

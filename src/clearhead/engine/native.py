@@ -7,7 +7,6 @@ lie. The library comes back every SLICE seconds, so that Ctrl-C is heard.
 
 import ctypes
 import os
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -78,7 +77,7 @@ def library() -> ctypes.CDLL | None:
         return None
     if loaded is not None:
         loaded.clearhead_plan.restype = ctypes.c_int64
-        loaded.clearhead_multiply_adds.restype = ctypes.c_double
+        loaded.clearhead_multiply_adds.restype = ctypes.c_int64
     return loaded
 
 
@@ -198,19 +197,13 @@ def cells(
     return found
 
 
-def multiply_adds(steps: int, wide: bool = False) -> float:
+def multiply_adds(steps: int, wide: bool = False) -> int:
     """Does multiply-adds that wait for nothing, `steps` steps on each of torch's threads, in
     float64 if `wide`, else in float32: the floating-point operations that they were. What they
     reach in a second, nothing exceeds.
     """
-    call, which, threads = (
-        _loaded().clearhead_multiply_adds,
-        instruction_set(),
-        torch.get_num_threads(),
-    )
-    with ThreadPoolExecutor(threads) as team:
-        parts = [team.submit(call, which, int(wide), ctypes.c_int64(steps)) for _ in range(threads)]
-    return float(sum(part.result() for part in parts))
+    do, threads = _loaded().clearhead_multiply_adds, torch.get_num_threads()
+    return int(do(instruction_set(), int(wide), ctypes.c_int64(steps), threads, _team()))
 
 
 def _of(lse: LogSum) -> dict[str, Tensor]:

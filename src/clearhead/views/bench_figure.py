@@ -78,14 +78,14 @@ def bench_table(run: Record, settings: Record, gemm_size: int) -> list[str]:
         if row["group"] != group:
             group = row["group"]
             lines.append(
-                f"  {group:<29}  median ms     min ms   x SDPA  of best   extra MB  returned MB"
+                f"  {group:<29}  median ms     min ms     x SDPA  of best   extra MB  returned MB"
             )
         if row["skipped"] is not None:
             lines.append(f"    {row['name']:<27}  skipped: {row['skipped']}")
             continue
         lines.append(
             f"    {row['name']:<27}{row['median'] * 1e3:>11,.2f}{row['min'] * 1e3:>11,.2f}"
-            f"{row['ratio']:>8,.2f}x{row['share']:>8.0%}{row['extra_bytes'] / 1e6:>12,.2f}"
+            f"{row['ratio']:>10,.2f}x{row['share']:>8.0%}{row['extra_bytes'] / 1e6:>12,.2f}"
             f"{row['returned_bytes'] / 1e6:>12,.2f}"
         )
     measured = [row for row in run["contenders"] if row["skipped"] is None]
