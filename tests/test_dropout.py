@@ -30,6 +30,8 @@ def test_output_is_that_of_attention_to_the_bit_with_its_gradients(rule):
     figures = ch.attention(q, k, v, rule)
     alone = output(q, k, v, rule)
     assert torch.equal(alone, figures.out)
+    tiled = output(q, k, v, rule, impl="tiled")
+    assert torch.equal(tiled, ch.attention(q, k, v, rule, impl="tiled").out)
     g = torch.randn_like(alone)
     for one, other in zip(
         torch.autograd.grad(alone, (q, k, v), g),
@@ -42,6 +44,8 @@ def test_output_is_that_of_attention_to_the_bit_with_its_gradients(rule):
 def test_output_keeps_the_leading_axes_and_keeps_out_a_hidden_nan():
     q, k, v = (x.detach()[0, 0] for x in inputs())
     assert output(q, k, v).shape == q.shape
+    with pytest.raises(ValueError, match="auto, tiled, native; got 'fast'"):
+        output(q, k, v, impl="fast")
     k[-1] = torch.nan
     out = output(q, k, v, ch.Rule(causal=True))
     assert out[:-1].isfinite().all()

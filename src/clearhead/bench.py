@@ -7,7 +7,6 @@ nothing.
 """
 
 import os
-import platform
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +20,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from clearhead import __version__
+from clearhead.chip import GEMM_SIZE, machine, rates
 from clearhead.contenders import (
     DTYPES,
     Contender,
@@ -29,14 +29,12 @@ from clearhead.contenders import (
     check,
     contenders,
     first_line,
-    memory_size,
 )
 from clearhead.files import json_text, make_directory, write_files
 from clearhead.views import plots
 from clearhead.views.bench_figure import bench_figure, bench_table, machine_line
 from clearhead.views.terminal import Terminal
 
-GEMM_SIZE = 2048  # of the square matrices whose product says how fast the machine multiplies
 TURN = 0.02  # seconds that a contender is timed for, if one call takes less
 
 Watch = Callable[[Iterable[Any], str, int], Iterable[Any]]  # Terminal.progress
@@ -50,16 +48,14 @@ def measure(settings: Settings, n_tokens: int, watch: Watch) -> dict[str, Any]:
 
     Each is called once to warm up, then in every round after its baseline, at last for its memory.
     """
-    field = contenders(settings, n_tokens)
-    skipped = {one: one.skipped for one in field if one.call is None}
-    a = torch.ones(GEMM_SIZE, GEMM_SIZE, dtype=DTYPES[settings.dtype], device=settings.device)
-    gemm = Contender("torch.mm", lambda: {"": a @ a}, group="machine")
-    base = {one.group: one for one in (*reversed(field), gemm)}
-    times: dict[Contender, list[float]] = {one: [] for one in (gemm, *field)}
+    field, speeds = contenders(settings, n_tokens), rates(settings)
+    skipped = {one: one.skipped for one in (*speeds, *field) if one.call is None}
+    base = {one.group: one for one in reversed(field)}
+    times: dict[Contender, list[float]] = {one: [] for one in (*speeds, *field)}
     beside: dict[Contender, list[float]] = {one: [] for one in field}  # its baseline's turns
     memory: dict[Contender, tuple[int, int]] = {}
     rounds = settings.repeats + 2
-    turns = [(turn, one) for turn in range(rounds) for one in (gemm, *field)]
+    turns = [(turn, one) for turn in range(rounds) for one in (*speeds, *field)]
     for turn, one in watch(turns, f"T = {n_tokens:,}", len(turns)):
         if one.call is None or one in skipped:
             continue
@@ -68,18 +64,19 @@ def measure(settings: Settings, n_tokens: int, watch: Watch) -> dict[str, Any]:
                 if turn == 0:
                     one.call()
                 elif turn < rounds - 1:
-                    first = base[one.group]
+                    first = base.get(one.group, one)
                     if first is not one:
                         assert first.call is not None  # a baseline is never left out
                         beside[one].append(_timed(first.call, settings.device))
                     times[one].append(_timed(one.call, settings.device))
-                else:
+                elif one in beside:
                     memory[one] = memory_of(one.call, settings.device)
         except Exception as error:
             if not one.may_fail:
                 raise
             skipped[one] = first_line(error)
-    rate = 2 * GEMM_SIZE**3 / statistics.median(times[gemm])
+    machines = [_rate(one, times[one], skipped.get(one)) for one in speeds]
+    best = max(rate["flops_per_second"] for rate in machines if rate["skipped"] is None)
     pairs = n_tokens * (n_tokens + 1) // 2 if settings.causal else n_tokens**2
     flops = 2 * pairs * settings.d_head * settings.heads  # of one matrix product, visible part
     rows: list[dict[str, Any]] = []
@@ -93,12 +90,20 @@ def measure(settings: Settings, n_tokens: int, watch: Watch) -> dict[str, Any]:
         rows[-1] |= {
             "seconds": times[one], "median": median, "min": min(times[one]),
             "baseline_seconds": its, "ratio": statistics.median(ratios),
-            "gemm_share": one.matmuls * flops / median / rate,
+            "share": one.matmuls * flops / median / best,
             "extra_bytes": memory[one][0], "returned_bytes": memory[one][1],
         }  # fmt: skip
     map_bytes = settings.heads * n_tokens**2 * DTYPES[settings.dtype].itemsize
     return {"tokens": n_tokens, "visible_pairs": pairs, "map_bytes": map_bytes,
-            "gemm_flops_per_second": rate, "contenders": rows}  # fmt: skip
+            "rates": machines, "best_flops_per_second": best, "contenders": rows}  # fmt: skip
+
+
+def _rate(one: Contender, seconds: list[float], skipped: str | None) -> dict[str, Any]:
+    """Of the fastest round: what the machine can do, whoever else is running."""
+    found: dict[str, Any] = {"name": one.name, "skipped": skipped}
+    if skipped is not None:
+        return found
+    return found | {"seconds": seconds, "flops_per_second": one.work / min(seconds)}
 
 
 def _timed(call: Callable[[], Tensors], device: str) -> float:
@@ -155,22 +160,7 @@ def _no_chatter() -> Iterator[None]:
         os.close(kept)
 
 
-# The machine, and the verb ------------------------------------------------------------------------
-
-
-def machine() -> dict[str, Any]:
-    """The conditions that figures depend on."""
-    cpuinfo = Path("/proc/cpuinfo")
-    facts = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    models = [line.split(":", 1)[1].strip() for line in facts if line.startswith("model name")]
-    return {
-        "cpu": models[0] if models else platform.processor() or platform.machine(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "cores": os.cpu_count(), "threads": torch.get_num_threads(), "memory_bytes": memory_size(),
-        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
-        "capability": torch.backends.cpu.get_cpu_capability(), "torch": torch.__version__,
-        "python": platform.python_version(), "system": platform.system(),
-    }  # fmt: skip
+# The verb -----------------------------------------------------------------------------------------
 
 
 def run(

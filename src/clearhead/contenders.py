@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from clearhead import scratch
-from clearhead.engine import attention, output
+from clearhead.engine import attention, native, output
 from clearhead.rule import Rule
 
 DTYPES = {
@@ -25,6 +26,14 @@ DTYPES = {
 MAP_LIMIT = 4 << 30  # bytes that a contender with T x T tensors may take
 PATIENCE = 180  # seconds for FlexAttention to compile
 COMPILERS = (os.environ.get("CXX", "g++"), "g++", "clang++")
+BASE = "SDPA"
+DENSE, TWICE = "dense, as in scratch", "SDPA twice: lse - E[s]"
+FLEX = "FlexAttention, compiled"
+WAYS = {  # of ours, with how many products of matrices each needs: out, figures
+    "output only": 2, "all diagnostics": 2, "statistics only": 1, "+ received": 2, "+ top key": 2,
+}  # fmt: skip
+ENTROPY = "entropy in the loss"
+IMPLS = ("native", "tiled")
 
 Tensors = dict[str, Tensor]
 
@@ -44,6 +53,7 @@ class Settings:
     seed: int = 0
     flex: bool = False
     device: str = "cpu"
+    only: tuple[str, ...] = ()  # parts of names: nobody else takes part, SDPA apart
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +62,7 @@ class Contender:
 
     matmuls   matrix products that the job needs at the least: 2 for the output, 1 for statistics
               only, 7 forward and backward (one of them recomputes the weights)
+    work      floating-point operations of a call, of those that measure the machine
     may_fail  a failure leaves it out, instead of ending the run
     """
 
@@ -59,6 +70,7 @@ class Contender:
     call: Callable[[], Tensors] | None
     group: str = "forward"
     matmuls: int = 2
+    work: float = 0
     may_fail: bool = False
     skipped: str | None = None
 
@@ -76,6 +88,10 @@ def check(settings: Settings) -> None:
         raise ValueError(f"threads must be at most 16 for each of {cores} cores; got {threads}")
     if settings.dtype not in DTYPES:
         raise ValueError(f"dtype must be one of {', '.join(DTYPES)}; got {settings.dtype!r}")
+    names = [DENSE, TWICE, FLEX, *(f"{impl}, {way}" for impl in IMPLS for way in (*WAYS, ENTROPY))]
+    for word in settings.only:
+        if not any(word in name for name in names):
+            raise ValueError(f"only: no name has {word!r} in it; there are {'; '.join(names)}")
     devices = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
     if settings.device not in devices:
         raise ValueError(f"device must be {' or '.join(devices)} here; got {settings.device!r}")
@@ -102,8 +118,11 @@ def contenders(settings: Settings, n_tokens: int) -> list[Contender]:
     def sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensors:
         return {"out": scaled_dot_product_attention(q, k, v, is_causal=causal)}
 
-    def ours(q: Tensor, k: Tensor, v: Tensor | None, **more: Any) -> Tensors:
-        attended = attention(q, k, v, rule, **more)
+    def plain(impl: str, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
+        return {"out": output(q, k, v, rule, impl=impl)}
+
+    def figures(impl: str, q: Tensor, k: Tensor, v: Tensor | None, **more: Any) -> Tensors:
+        attended = attention(q, k, v, rule, impl=impl, **more)
         return {name: x for name, x in vars(attended).items() if isinstance(x, Tensor)}
 
     def dense() -> Tensors:
@@ -114,27 +133,41 @@ def contenders(settings: Settings, n_tokens: int) -> list[Contender]:
     pairs = n_tokens**2
     maps = 4 * settings.heads * pairs * max(4, q.element_size()) + 5 * pairs  # at its peak
     found = [
-        Contender("SDPA", lambda: sdpa(q, k, v)),
-        _guarded("dense, as in scratch", lambda: dense, need=maps),
-        _guarded("SDPA twice: lse - E[s]", lambda: _twice(q, k, v, causal)),
-        _guarded("FlexAttention, compiled", lambda: _flex(q, k, v, settings), need=pairs),
-        Contender("ours, output only", lambda: {"out": output(q, k, v, rule)}),
-        Contender("ours, all diagnostics", lambda: ours(q, k, v)),
-        Contender("ours, statistics only", lambda: ours(q, k, None), matmuls=1),
-        Contender("ours, + received", lambda: ours(q, k, v, received=True)),
-        Contender("ours, + top key", lambda: ours(q, k, v, top=True)),
+        Contender(BASE, lambda: sdpa(q, k, v)),
+        _guarded(DENSE, lambda: dense, need=maps),
+        _guarded(TWICE, lambda: _twice(q, k, v, causal)),
+        _guarded(FLEX, lambda: _flex(q, k, v, settings), need=pairs),
     ]
+    why = {impl: native.hindrance(q, v) if impl == "native" else "" for impl in IMPLS}
+    for impl in IMPLS:
+        calls: dict[str, Callable[[], Tensors]] = {
+            "output only": partial(plain, impl, q, k, v),
+            "all diagnostics": partial(figures, impl, q, k, v),
+            "statistics only": partial(figures, impl, q, k, None),
+            "+ received": partial(figures, impl, q, k, v, received=True),
+        }
+        if impl == "tiled":  # native has it in any case
+            calls["+ top key"] = partial(figures, impl, q, k, v, top=True)
+        found += [_ours(f"{impl}, {way}", calls[way], why[impl], matmuls=WAYS[way])
+                  for way in calls]  # fmt: skip
     if settings.backward:
-        both, d_out = "forward + backward", torch.ones_like(q)
-        ways = (
-            ("SDPA", sdpa),
-            ("ours, output only", lambda q, k, v: {"out": output(q, k, v, rule)}),
-            ("ours, entropy in the loss", ours),
-        )
-        for name, forward in ways:
-            call = _both_ways(forward, q, k, v, d_out)
-            found.append(Contender(name, call, group=both, matmuls=7))
-    return found
+        both: dict[str, Any] = {"group": "forward + backward", "matmuls": 7}
+        d_out = torch.ones_like(q)
+        found.append(Contender(BASE, _both_ways(sdpa, q, k, v, d_out), **both))
+        for impl in IMPLS:
+            for way, forward in (("output only", plain), (ENTROPY, figures)):
+                call = _both_ways(partial(forward, impl), q, k, v, d_out)
+                found.append(_ours(f"{impl}, {way}", call, why[impl], **both))
+    return [one for one in found if one.name == BASE or _wanted(settings, one.name)]
+
+
+def _wanted(settings: Settings, name: str) -> bool:
+    return not settings.only or any(word in name for word in settings.only)
+
+
+def _ours(name: str, call: Callable[[], Tensors], hindrance: str, **more: Any) -> Contender:
+    """One that must not fail, where it can be at all."""
+    return Contender(name, None if hindrance else call, skipped=hindrance or None, **more)
 
 
 def _guarded(name: str, make: Callable[[], Callable[[], Tensors]], need: int = 0) -> Contender:
@@ -165,7 +198,7 @@ def _twice(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Callable[[], Tensor
 
 def _flex(q: Tensor, k: Tensor, v: Tensor, settings: Settings) -> Callable[[], Tensors]:
     """FlexAttention, compiled and run once; raises what the compiler raises."""
-    if not settings.flex:
+    if not (settings.flex and _wanted(settings, FLEX)):
         raise RuntimeError("--flex brings it in")
     if q.device.type == "cpu" and not any(map(shutil.which, COMPILERS)):
         raise RuntimeError("there is no C++ compiler (g++ or clang++)")

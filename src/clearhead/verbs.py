@@ -205,6 +205,11 @@ def _bench_arguments(parser: argparse.ArgumentParser) -> None:
         "--flex", action=argparse.BooleanOptionalAction, default=True,
         help="compile FlexAttention too, where there is a C++ compiler (the default)",
     )  # fmt: skip
+    parser.add_argument(
+        "--only", nargs="+", default=[], metavar="PART",
+        help="SDPA, and those alone whose names have one of these parts, such as 'native' "
+        "or 'all diagnostics'",
+    )  # fmt: skip
     parser.add_argument("--repeats", type=int, default=9, metavar="N", help="rounds (default 9)")
     parser.add_argument("--threads", type=int, metavar="N", help="threads (default: torch's own)")
     parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu (default) or cuda")
@@ -223,7 +228,9 @@ def _bench(arguments: argparse.Namespace) -> int:
 
     options = dict(vars(arguments))
     output_dir, as_json = options.pop("output_dir"), options.pop("json")
-    settings = Settings(**options | {"tokens": tuple(arguments.tokens)})
+    settings = Settings(
+        **options | {"tokens": tuple(arguments.tokens), "only": tuple(arguments.only)}
+    )
     with mistakes():
         check(settings)
     bench.run(settings, output_dir, Terminal(), as_json)

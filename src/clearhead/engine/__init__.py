@@ -147,8 +147,6 @@ def attention(
 
     Raises ValueError, naming every shape, for what does not fit.
     """
-    if impl not in IMPLEMENTATIONS:
-        raise ValueError(f"impl must be one of {', '.join(IMPLEMENTATIONS)}; got {impl!r}")
     rule = Rule() if rule is None else rule
     if not isinstance(rule, Rule):
         raise TypeError(
@@ -173,8 +171,9 @@ def attention(
 
 
 def output(
-    q: Tensor, k: Tensor, v: Tensor | None, rule: Rule | None = None, *, dropout: float = 0.0
-) -> Tensor:
+    q: Tensor, k: Tensor, v: Tensor | None, rule: Rule | None = None, *,
+    impl: str = "auto", dropout: float = 0.0,
+) -> Tensor:  # fmt: skip
     """The `out` of `attention`, to the bit, and no figures: for models that nobody looks at."""
     check_inputs(q, k, v)
     if v is None:
@@ -182,7 +181,7 @@ def output(
     with _no_autocast(q):
         rule = Rule() if rule is None else rule
         inputs = (as_four(q), as_four(k), as_four(v), rule.bias, rule.sinks)
-        out = _rows(inputs, _asked(inputs, rule, "auto", False, dropout)).out
+        out = _rows(inputs, _asked(inputs, rule, impl, False, dropout)).out
     assert out is not None
     return out.reshape(*q.shape[:-2], *out.shape[2:])
 
@@ -217,6 +216,8 @@ class _Asked:
 def _asked(
     inputs: _Inputs, rule: Rule, impl: str, figures: bool, dropout: float, distance: bool = False
 ) -> _Asked:  # fmt: skip
+    if impl not in IMPLEMENTATIONS:
+        raise ValueError(f"impl must be one of {', '.join(IMPLEMENTATIONS)}; got {impl!r}")
     if not 0 <= dropout < 1:
         raise ValueError(f"dropout must be at least 0 and below 1; got {dropout}")
     q, k, *_ = inputs

@@ -82,6 +82,7 @@ def library() -> ctypes.CDLL | None:
         return None
     if loaded is not None:
         loaded.clearhead_plan.restype = ctypes.c_int64
+        loaded.clearhead_multiply_adds.restype = ctypes.c_int64
     return loaded
 
 
@@ -236,6 +237,15 @@ def cells(
     known = {} if lse is None else _of(lse)
     _run(_CELLS, q, k, None, bound, known | {"cells": found}, i0=i0, i1=i1, j0=j0, j1=j1)
     return found
+
+
+def multiply_adds(steps: int, wide: bool = False) -> int:
+    """Does multiply-adds that wait for nothing, `steps` steps on each of torch's threads, in
+    float64 if `wide`, else in float32: the floating-point operations that they were. What they
+    reach in a second, nothing exceeds.
+    """
+    do, threads = _loaded().clearhead_multiply_adds, torch.get_num_threads()
+    return int(do(instruction_set(), int(wide), ctypes.c_int64(steps), threads, _team()))
 
 
 def _of(lse: LogSum) -> dict[str, Tensor]:

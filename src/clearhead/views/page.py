@@ -22,6 +22,7 @@ INK, MUTED, FAINT = "#1b2a34", "#66737d", "#c3cad0"
 PAPER, HATCH, BAND = "#efede7", "#cfcbc1", "#dbe3e8"
 BROKEN = "#ff2d55"  # what no weight can be, NaN for one; in no part of viridis
 BLUE, ORANGE, GREEN, PLUM = "#0072b2", "#d55e00", "#009e73", "#a8478a"  # after Okabe and Ito
+SKY = "#56b4e9"  # theirs
 SIGNS: dict[str, dict[str, Any]] = {
     "hidden": {"facecolor": PAPER, "edgecolor": HATCH, "hatch": "//////", "linewidth": 0.6},
     "broken": {"facecolor": BROKEN, "edgecolor": "none"},

@@ -7,6 +7,7 @@
 #include "backward.h"
 #include "cells.h"
 #include "kernel.h"
+#include "peak.h"
 
 enum { TOGETHER = 16, NEAR = 1 << 19 };  // blocks that share a packed tile, and bytes of theirs
 
@@ -162,7 +163,7 @@ static void exp_of(const void *from, void *to, int64_t n) {
   }
 }
 
-const Kernel NAME = {plan, work, exp_of};
+const Kernel NAME = {plan, work, exp_of, multiply_adds};
 
 #if defined(__clang__) && (defined(AVX512) || defined(AVX2))
 #pragma clang attribute pop

@@ -6,6 +6,7 @@ typedef struct {
   void (*plan)(Call *, int64_t threads);             // cuts a call into units, and their room
   void (*work)(Call *);                              // does units until none is left, or no time is
   void (*exp)(const void *x, void *y, int64_t n);    // e^x of n numbers: what the tests measure
+  int64_t (*multiply_adds)(int64_t steps);           // what the benchmark measures: peak.h
 } Kernel;
 
 double now(void);  // seconds on a clock that never goes back

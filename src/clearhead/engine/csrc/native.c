@@ -54,6 +54,34 @@ int64_t clearhead_plan(Call *c, int set, int wide, int threads) {
   return c->room_size;
 }
 
+// Has so many threads do the same, each once. `parallel` is GOMP_parallel of the OpenMP that torch
+// runs on, whose threads then do it; without it there are threads for this call alone.
+typedef void Parallel(void (*)(void *), void *, unsigned, unsigned);
+
+typedef struct {
+  void (*one)(void *);
+  void *what;
+} Job;
+
+static void *thread_of(void *job) {
+  ((Job *)job)->one(((Job *)job)->what);
+  return NULL;
+}
+
+static void on_threads(void (*one)(void *), void *what, int threads, Parallel *parallel) {
+  Job job = {one, what};
+  if (threads < 2) one(what);
+  else if (parallel) parallel(one, what, threads, 0);
+  else {
+    pthread_t others[threads - 1];
+    int started = 0;
+    while (started < threads - 1 && !pthread_create(&others[started], NULL, thread_of, &job))
+      started++;
+    one(what);
+    while (started--) pthread_join(others[started], NULL);
+  }
+}
+
 typedef struct {
   const Kernel *kernel;
   Call *call;
@@ -61,31 +89,32 @@ typedef struct {
 
 static void one_of(void *team) { ((Team *)team)->kernel->work(((Team *)team)->call); }
 
-static void *thread_of(void *team) {
-  one_of(team);
-  return NULL;
-}
-
 // Works on a call, planned for as many threads, for so many seconds: whether it is to be called
-// again. `parallel` is GOMP_parallel of the OpenMP that torch runs on, whose threads then do the
-// work; without it there are threads for this call alone.
-typedef void Parallel(void (*)(void *), void *, unsigned, unsigned);
-
+// again.
 int clearhead_attend(Call *c, int set, int wide, int threads, double seconds, Parallel *parallel) {
   Team team = {kernel_of(set, wide), c};
   int64_t left = c->units - c->next;
   if (threads > left) threads = (int)left;
   c->entered = 0;
   c->until = now() + seconds;
-  if (threads < 2) one_of(&team);
-  else if (parallel) parallel(one_of, &team, threads, 0);
-  else {
-    pthread_t others[threads - 1];
-    int started = 0;
-    while (started < threads - 1 && !pthread_create(&others[started], NULL, thread_of, &team))
-      started++;
-    one_of(&team);
-    while (started--) pthread_join(others[started], NULL);
-  }
+  on_threads(one_of, &team, threads, parallel);
   return c->next < c->units;
+}
+
+typedef struct {
+  const Kernel *kernel;
+  int64_t steps, done;
+} Sums;
+
+static void some_sums(void *x) {
+  Sums *sums = x;
+  int64_t done = sums->kernel->multiply_adds(sums->steps);
+  __atomic_fetch_add(&sums->done, done, __ATOMIC_RELAXED);
+}
+
+// Has each thread do so many steps of multiply-adds; the operations of all of them.
+int64_t clearhead_multiply_adds(int set, int wide, int64_t steps, int threads, Parallel *parallel) {
+  Sums sums = {kernel_of(set, wide), steps, 0};
+  on_threads(some_sums, &sums, threads, parallel);
+  return sums.done;
 }
