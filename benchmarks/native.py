@@ -26,6 +26,7 @@ from clearhead.chip import machine
 from clearhead.contenders import Settings, check
 from clearhead.engine import native
 from clearhead.files import json_text, make_directory, write_files
+from clearhead.rule import Rule
 from clearhead.views import plots
 from clearhead.views.bench_figure import chip_name, machine_line
 from clearhead.views.page import (
@@ -308,7 +309,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--minutes", type=float, default=7.5)
     parser.add_argument("--output-dir", type=Path, default=Path(__file__).parent)
     options = parser.parse_args(arguments)
-    if hindrance := native.hindrance(torch.ones(1, 1, 1, 1)):
+    if hindrance := native.hindrance([torch.ones(1, 1, 1, 1)], Rule()):
         raise SystemExit(f"the native kernel {hindrance}")
     make_directory(options.output_dir)
     threads = torch.get_num_threads()

@@ -82,7 +82,7 @@ def test_the_record_has_every_contender_at_every_length(written):
     assert {"cpu", "family", "model", "cores", "threads", "torch", "capability"} <= set(
         document["machine"]
     )
-    kernel = ("baseline", "avx2", "avx512")[native.instruction_set()] if BUILT else None
+    kernel = native.SETS[native.instruction_set()] if BUILT else None
     assert document["machine"]["kernel"] == kernel
     for run in document["runs"]:
         names = {g: [r["name"] for r in run["contenders"] if r["group"] == g] for g in
@@ -310,11 +310,11 @@ def test_a_library_that_fails_is_left_out(monkeypatch):
 @pytest.mark.parametrize("wide", [False, True])
 def test_multiply_adds_are_counted(wide, monkeypatch):
     threads = torch.get_num_threads()
-    bits = {"baseline": 128, "avx2": 256, "avx512": 512}
-    sums = {"baseline": 12, "avx2": 12, "avx512": 16}
+    bits = {"baseline": 128, "avx2": 256, "avx512": 512, "avx512bf16": 512}
+    sums = {"baseline": 12, "avx2": 12, "avx512": 16, "avx512bf16": 16}
     for number in range(native.instruction_set() + 1):
         monkeypatch.setattr(native, "instruction_set", lambda number=number: number)
-        name = ("baseline", "avx2", "avx512")[number]
+        name = native.SETS[number]
         if name == "baseline" and platform.machine() == "aarch64":
             continue
         each = 2 * sums[name] * bits[name] // (64 if wide else 32)  # of a step: a product, a sum

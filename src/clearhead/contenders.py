@@ -138,7 +138,7 @@ def contenders(settings: Settings, n_tokens: int) -> list[Contender]:
         _guarded(TWICE, lambda: _twice(q, k, v, causal)),
         _guarded(FLEX, lambda: _flex(q, k, v, settings), need=pairs),
     ]
-    why = {impl: native.hindrance(q, v) if impl == "native" else "" for impl in IMPLS}
+    why = {impl: native.hindrance((q, k, v), rule) if impl == "native" else "" for impl in IMPLS}
     for impl in IMPLS:
         calls: dict[str, Callable[[], Tensors]] = {
             "output only": partial(plain, impl, q, k, v),

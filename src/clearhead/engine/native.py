@@ -26,7 +26,7 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _PROCESS = os.getpid()
 _FORWARD, _RECEIVED, _QUERY_GRADIENT, _KEY_GRADIENTS, _CELLS = range(5)  # Kind of call.h
-_SETS = ("baseline", "avx2", "avx512", "avx512bf16")  # each better than the one before
+SETS = ("baseline", "avx2", "avx512", "avx512bf16")  # each better than the one before
 _DTYPES = {  # of call.h
     torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3, torch.bool: 4,
 }  # fmt: skip
@@ -88,7 +88,7 @@ def library() -> ctypes.CDLL | None:
 
 @cache
 def instruction_set() -> int:
-    """The number of the best of _SETS that this machine has."""
+    """The number of the best of SETS that this machine has."""
     return int(_loaded().clearhead_best())
 
 
