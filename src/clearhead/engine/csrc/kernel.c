@@ -49,7 +49,7 @@ typedef union {
 } AnyRoom;
 
 static void lay_out(const Call *c, Space *space, AnyRoom *room) {
-  int64_t D = c->D, Dv = c->Dv, n = c->per_unit, tile = KEYS + GROUP;
+  int64_t D = c->D, Dv = c->Dv, n = c->per_unit, tile = KEYS + GROUP, tall = QUERIES + GROUP;
   int64_t lanes_D = LANES * whole_groups(D), lanes_Dv = LANES * whole_groups(Dv);
   switch (c->kind) {
     case FORWARD: {
@@ -67,8 +67,8 @@ static void lay_out(const Call *c, Space *space, AnyRoom *room) {
     case CELLS:
     case RECEIVED: {
       ColumnRoom *r = &room->column;
-      r->queries = numbers(space, tile * D);
-      r->s = numbers(space, tile * LANES);
+      r->queries = numbers(space, tall * D);
+      r->s = numbers(space, tall * LANES);
       r->keys = numbers(space, n * D * LANES);
       break;
     }
@@ -90,13 +90,13 @@ static void lay_out(const Call *c, Space *space, AnyRoom *room) {
     }
     default: {
       KeyRoom *r = &room->key;
-      r->queries = numbers(space, tile * D);
+      r->queries = numbers(space, tall * D);
       r->query_columns = numbers(space, QUERIES * whole_groups(D));
-      r->g = numbers(space, tile * Dv);
+      r->g = numbers(space, tall * Dv);
       r->g_columns = numbers(space, QUERIES * whole_groups(Dv));
-      r->s = numbers(space, tile * LANES);
-      r->d = numbers(space, tile * LANES);
-      r->slope = numbers(space, c->softcap > 0 ? tile * LANES : 0);
+      r->s = numbers(space, tall * LANES);
+      r->d = numbers(space, tall * LANES);
+      r->slope = numbers(space, c->softcap > 0 ? tall * LANES : 0);
       r->columns = part(space, n * sizeof(KeyColumns));
       for (int64_t i = 0; i < n; i++) {
         REAL *k = numbers(space, lanes_D), *v = numbers(space, lanes_Dv);
