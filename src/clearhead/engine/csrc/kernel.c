@@ -8,7 +8,20 @@
 #include "cells.h"
 #include "kernel.h"
 
-enum { TOGETHER = 16, NEAR = 1 << 19 };  // blocks that share a packed tile, and bytes of theirs
+// Blocks that share a packed tile, and bytes of theirs; and steps of vectors in a unit, which are about
+// a fifth of a second, for Ctrl-C is heard between units.
+enum { TOGETHER = 16, NEAR = 1 << 19, LONG = 1 << 29 };
+
+// The steps of vectors that a block takes, if it sees all: a sum of products for each cell, and the
+// rest of what is done to it.
+static int64_t steps_of_block(const Call *c, int64_t size) {
+  int64_t others = c->S, rest = 32;
+  if (c->kind == RECEIVED) others = c->T;
+  if (c->kind == KEY_GRADIENTS) others = c->T * (c->H / c->G);
+  if (c->kind == CELLS) others = QUERIES;
+  if (c->mask.data || c->bias.data || c->key_mask || c->document) rest += 4 * W;  // cell by cell
+  return most(1, others * VECS * (size + rest));
+}
 
 // Cuts a call into units of work: some blocks of a head each, the longest first. How many blocks
 // share a unit changes no bit of what any of them computes.
@@ -22,9 +35,27 @@ static void cut(Call *c, int64_t threads) {
   }
   if (c->kind == QUERY_GRADIENT || c->kind == KEY_GRADIENTS) size *= 2;
   int64_t n = least(TOGETHER, NEAR / (int64_t)(sizeof(REAL) * LANES * size));
+  n = least(n, LONG / steps_of_block(c, size));
   c->per_unit = most(1, least(n, blocks * heads / (threads * 4)));  // so that all end together
   c->units = heads * ((blocks + c->per_unit - 1) / c->per_unit);
 }
+
+// A build that watches addresses leaves gaps between the parts of a room, which nobody may touch.
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define WATCHED
+#endif
+#elif defined(__SANITIZE_ADDRESS__)
+#define WATCHED
+#endif
+#if defined(WATCHED)
+#include <sanitizer/asan_interface.h>
+enum { GAP = 256 };
+#else
+#define __asan_poison_memory_region(at, bytes) ((void)0)
+#define __asan_unpoison_memory_region(at, bytes) ((void)0)
+enum { GAP = 0 };
+#endif
 
 // Memory in one piece, in parts that begin on a line of the cache. Where there is none yet, the same
 // calls only say how much it takes.
@@ -35,7 +66,9 @@ typedef struct {
 
 static void *part(Space *space, size_t bytes) {
   char *at = space->base ? space->base + space->used : NULL;
-  space->used += (bytes + 63) / 64 * 64;
+  size_t taken = (bytes + 63) / 64 * 64 + GAP;
+  if (at) __asan_poison_memory_region(at + bytes, taken - bytes);
+  space->used += taken;
   return at;
 }
 
@@ -129,6 +162,7 @@ static void work(Call *c) {
     else if (c->kind == QUERY_GRADIENT) query_unit(c, unit, &room.query);
     else key_unit(c, unit, &room.key);
   } while (now() < c->until);
+  __asan_unpoison_memory_region(space.base, c->room_size);  // it goes back to torch
 }
 
 static void exp_of(const void *from, void *to, int64_t n) {
