@@ -264,8 +264,6 @@ def _run(
         **{name: _array(x) for name, x in strided.items()},
         **{name: x.data_ptr() for name, x in arrays.items()}, **numbers,
     )  # fmt: skip
-    if not (B and H and (T if kind in (_FORWARD, _QUERY_GRADIENT) else S)):  # nothing to write
-        return call
     loaded, threads, here = _loaded(), torch.get_num_threads(), ctypes.byref(call)
     which = instruction_set(), int(_wide(q) == torch.float64)
     size = loaded.clearhead_plan(here, *which, threads)
