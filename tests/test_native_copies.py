@@ -185,11 +185,11 @@ COPIES = {
         "h++)\n    for (int64_t i0 = c->T > QUERIES ? QUERIES : 0;",
     ),
     "hidden keys of a spoiled row have a gradient": (
-        "return if_less(s, every(LEAST), (vec){0}, *p * (gv",
+        "return if_less(s, every(FINITE_MIN), (vec){0}, *p * (gv",
         "return (*p * (gv",
     ),
     "hidden keys of a spoiled row have a weight": (
-        "return if_less(s, every(LEAST), (vec){0}, exp_(*log_p))",
+        "return if_less(s, every(FINITE_MIN), (vec){0}, exp_(*log_p))",
         "return exp_(*log_p)",
     ),
     "a spoiled query goes into a sum": (

@@ -25,7 +25,7 @@ INLINE vec slope_of(
     vec s, vec gv, vec slope, vec high, vec low, vec fixed, vec entropy, vec *p) {
   vec log_p;
   *p = weight_of(s, high, low, &log_p);
-  return if_less(s, every(LEAST), (vec){0}, *p * (gv - fma_(entropy, log_p, fixed)) * slope);
+  return if_less(s, every(FINITE_MIN), (vec){0}, *p * (gv - fma_(entropy, log_p, fixed)) * slope);
 }
 
 // Queries in the lanes ------------------------------------------------------------------------------
