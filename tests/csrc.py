@@ -11,7 +11,7 @@ import pytest
 from clearhead.engine import native
 
 FOLDER = Path(native.__file__).with_name("csrc")
-SETS = ("baseline", "avx2", "avx512")
+SETS = native.SETS
 KINDS = ("f32", "f64")
 
 
@@ -28,19 +28,21 @@ def build(
 ) -> Path:
     """The library, `new` in place of `old`, which stands once in one of its files; "" is nothing.
 
-    With tiles of `keys` keys. For every instruction set, or for the one alone that every machine
-    has: it stands in for the others, and is built in a fraction of the time.
+    With tiles of `keys` keys and as many queries. For every instruction set, or for the one alone
+    that every machine has: it stands in for the others, and is built in a fraction of the time.
     """
-    sources = {path.name: path.read_text("utf-8") for path in FOLDER.iterdir()}
+    sources = {path.name: path.read_text("utf-8") for path in FOLDER.glob("*.[ch]")}
     found = sum(source.count(old) for source in sources.values())
     if old and found != 1:
         pytest.fail(f"{old!r} stands {found} times")
     for name, source in sources.items():
         source = source.replace(old, new) if old else source
-        into.joinpath(name).write_text(source.replace("KEYS = 128", f"KEYS = {keys}"), "utf-8")
+        for tile in ("KEYS", "QUERIES"):
+            source = source.replace(f"{tile} = 128", f"{tile} = {keys}")
+        into.joinpath(name).write_text(source, "utf-8")
     built = SETS if every else SETS[:1]
     stand_ins = [f"-D{x}_{kind}=baseline_{kind}" for x in SETS for kind in KINDS if x not in built]
-    names = [f"{x}_{kind}.c" for x in built for kind in KINDS]
+    names = [name for x in built for kind in KINDS if (name := f"{x}_{kind}.c") in sources]
     made = into / "_native.so"
     done = subprocess.run(
         [compiler(), "-std=gnu11", "-ffp-contract=fast", "-fPIC", "-shared", "-w", *stand_ins,
@@ -53,8 +55,14 @@ def build(
 
 def use(monkeypatch: pytest.MonkeyPatch, made: Path) -> None:
     """Has calls go to this library."""
-    loaded = ctypes.CDLL(str(made))
+    loaded = opened(made)
     monkeypatch.setattr(native, "library", lambda: loaded)
+
+
+def opened(library: str | Path) -> ctypes.CDLL:
+    loaded = ctypes.CDLL(str(library))
+    loaded.clearhead_plan.restype = ctypes.c_int64
+    return loaded
 
 
 def sets() -> list[int]:

@@ -436,17 +436,24 @@ def a_spoiled_row_reaches_no_gradient_that_it_does_not_see(m) -> None:
     @given(seeds)
     def check(seed: int) -> None:
         case = Case(seed)
-        bad = case.below(case.shape[3])
+        (_, _, T, S), value = case.shape, (math.nan, math.inf)[case.below(2)]
+        key, query = case.below(S), case.below(T)
         sees = dense.visible(m.Rule(**case.rule), *case.shape)
-        spoiled = sees[..., bad]  # (B, H, T)
-        touched = (sees & spoiled[..., None]).any(dim=(1, 2))  # (B, S)
-        case.k[:, :, bad, 0] = math.nan
-        k, v = case.k.requires_grad_(), case.v.requires_grad_()
-        with tiles_of(m, *case.tiles):
-            a = m.attention(case.q, k, v, m.Rule(**case.rule))
-            (a.out.nan_to_num(0.0).sum() + a.entropy.nan_to_num(0.0).sum()).backward()
-        for x in (k, v):
-            assert x.grad.transpose(1, 2)[~touched].isfinite().all()
+        of_key = sees[..., key, None]  # (B, H, T, 1): the rows that it spoils
+        of_query = (torch.arange(T) == query).unsqueeze(-1)  # even where it sees nothing
+        for name, at, spoiled in (("k", key, of_key), ("q", query, of_query)):
+            inputs = {name: getattr(case, name).clone() for name in "qkv"}
+            inputs[name][:, :, at, 0] = value
+            touched = (sees & spoiled).any(dim=(1, 2))  # (B, S)
+            for power in (1, 2):  # with 2, NaN comes back into a row that is NaN
+                q, k, v = (x.detach().requires_grad_() for x in inputs.values())
+                with tiles_of(m, *case.tiles):
+                    a = m.attention(q, k, v, m.Rule(**case.rule))
+                    for x in (a.out, a.entropy):
+                        x = x.nan_to_num(0.0) if power == 1 else x
+                        (x**power).sum().backward(retain_graph=True)
+                for x in (k, v):
+                    assert x.grad.transpose(1, 2)[~touched].isfinite().all()
 
     check()
 

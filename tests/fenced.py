@@ -1,6 +1,6 @@
 """Calls of the native kernel whose every array ends, or begins, at a page that nobody may touch.
 
-A program, since a read beyond an array ends it: `python fenced.py [LIBRARY] SET`.
+A program, since a read beyond an array ends it: `python fenced.py LIBRARY SET DTYPE...`.
 """
 
 import ctypes
@@ -12,7 +12,7 @@ from chance import randn
 from fuzz import use
 from torch import Tensor
 
-from clearhead import Rule, attention
+from clearhead import AttentionMap, Rule, attention
 from clearhead.engine import native
 
 PAGE = mmap.PAGESIZE
@@ -40,6 +40,8 @@ def call(dtype: torch.dtype, D: int, Dv: int, T: int, S: int, put) -> list[Tenso
         put(randn(2, n, rows, size, seed=n + size, dtype=dtype))
         for n, rows, size in ((4, T, D), (2, S, D), (2, S, Dv))
     )
+    g = put(randn(2, 4, T, Dv, seed=5, dtype=dtype))
+    entropy = put(randn(2, 4, T, seed=6, dtype=torch.promote_types(dtype, torch.float32)))
     found = []
     for rule in (
         {},
@@ -53,16 +55,22 @@ def call(dtype: torch.dtype, D: int, Dv: int, T: int, S: int, put) -> list[Tenso
             "segments": put(torch.arange(2 * S).view(2, S) // 40),
         },
     ):  # fmt: skip
-        a = attention(q, k, v, Rule(**rule), impl="native", distance=True)
-        found += [x for x in vars(a).values() if isinstance(x, Tensor)]
+        leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+        a = attention(*leaves, Rule(**rule), impl="native", distance=True, received=True)
+        found += [x.detach() for x in vars(a).values() if isinstance(x, Tensor)]
+        found += torch.autograd.grad([a.out, a.entropy], leaves, [g, entropy])
+        whole = AttentionMap(q, k, Rule(**rule))
+        found += [whole.dense(), whole.scores[:, :, T // 2 :, S // 2 :]]
     return found
 
 
-def main(library: str, number: str) -> None:
+def main(library: str, number: str, *dtypes: str) -> None:
     use(library, int(number))
     torch.set_num_threads(1)
-    new_empty, rule_of, calls = Tensor.new_empty, native._rule, 0
-    for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
+    makers = [(Tensor, "new_empty"), (torch, "empty"), (torch, "empty_like"), (torch, "zeros_like")]
+    made_by = [(where, name, getattr(where, name)) for where, name in makers]
+    rule_of, calls = native._rule, 0
+    for dtype in (getattr(torch, name) for name in dtypes):
         for D, Dv, T, S in ((1, 3, 5, 150), (3, 17, 49, 7), (17, 63, 1, 130), (63, 1, 33, 97)):
             wanted = call(dtype, D, Dv, T, S, lambda x: x)
             for at_end in (True, False):
@@ -70,10 +78,13 @@ def main(library: str, number: str) -> None:
                 def put(x: Tensor, at_end: bool = at_end) -> Tensor:
                     return fenced(x, at_end)
 
-                Tensor.new_empty = lambda *a, put=put, **b: put(new_empty(*a, **b))
-                native._rule = lambda bound, put=put: {n: put(x) for n, x in rule_of(bound).items()}
+                for where, name, make in made_by:
+                    setattr(where, name, lambda *a, put=put, make=make, **b: put(make(*a, **b)))
+                native._rule = lambda *a, put=put: {n: put(x) for n, x in rule_of(*a).items()}
                 got = call(dtype, D, Dv, T, S, put)
-                Tensor.new_empty, native._rule = new_empty, rule_of
+                native._rule = rule_of
+                for where, name, make in made_by:
+                    setattr(where, name, make)
                 for one, other in zip(got, wanted, strict=True):
                     assert torch.equal(one.nan_to_num(1.25), other.nan_to_num(1.25))
                     calls += 1

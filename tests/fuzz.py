@@ -1,19 +1,11 @@
-"""Random calls of the native kernel, hostile ones among them, against the dense way in float64.
+"""Random calls of the native kernel, hostile ones among them, against the dense way in float64."""
 
-As a program, `python fuzz.py LIBRARY SET FIRST COUNT`, it judges the seeds from FIRST on, and the
-laws, by a library and an instruction set of it.
-"""
-
-import ctypes
 import math
-import sys
 
-import chance
+import csrc
 import dense
-import engine_laws
 import torch
 from engine_laws import distance, key_scores
-from test_engine import judged
 from torch import Tensor
 
 from clearhead import Rule, attention
@@ -232,22 +224,6 @@ def judge_collapsed() -> None:
 def use(library: str, number: int) -> None:
     """Has calls go to this library (the installed one if it is empty) and instruction set."""
     if library:
-        loaded = ctypes.CDLL(library)
+        loaded = csrc.opened(library)
         native.library = lambda: loaded
     native.instruction_set = lambda: number
-
-
-def main(library: str, number: str, first: str, count: str) -> None:
-    use(library, int(number))
-    seeds = range(int(first), int(first) + int(count))
-    worst = max(judge(seed) for seed in seeds)
-    for seed in seeds:
-        judge_hostile(seed)
-    chance.LONGER = 0.1
-    for law in engine_laws.LAWS:
-        law(judged(impl="native"))
-    print(f"{count} calls used at most {worst:.2f} of the bounds")
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

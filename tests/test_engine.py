@@ -212,8 +212,16 @@ MUTANTS = {
     ),
     "the last of equal keys on top": (" & (found < 0)", ""),
     "a spoiled row reaches what it cannot see": (
-        "                d_scores.masked_fill_(hidden, 0.0)\n",
-        "                pass\n",
+        "d.mul_(p)\n            if hidden is not None and back.spoiled:",
+        "d.mul_(p)\n            if False:",
+    ),
+    "what comes back into a spoiled row reaches a value": (
+        "isnan().unsqueeze(-1), 0.0)",
+        "isinf().unsqueeze(-1), 0.0)",
+    ),
+    "a bad query reaches a key": (
+        "queries.masked_fill(~queries.isfinite(), 0.0)",
+        "queries",
     ),
     "entropy in bits": ("sum(dim=-1), alpha=LN_2)", "sum(dim=-1))"),
     "queries' gradient unscaled": (

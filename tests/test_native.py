@@ -13,8 +13,8 @@ from pathlib import Path
 import chance
 import csrc
 import dense
-import engine_laws
 import fuzz
+import native_laws
 import numpy as np
 import pytest
 import torch
@@ -23,7 +23,8 @@ from programs import ROOT, run
 from test_engine import judged
 from torch._subclasses import FakeTensorMode
 
-from clearhead import Rule, attention
+from clearhead import AttentionMap, Rule, attention
+from clearhead.bound import BoundRule
 from clearhead.engine import native
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="the native kernel is not built")
@@ -37,6 +38,21 @@ def each_set():
 def native_rows(*inputs, **rule) -> dict[str, torch.Tensor]:
     a = attention(*inputs, Rule(**rule), impl="native", distance=True)
     return {name: getattr(a, name) for name in ("out", *FIGURES, "key_scores")}
+
+
+def there_and_back(*inputs, **rule) -> dict[str, torch.Tensor]:
+    """Rows, gradients of all that has one, what keys receive, and the map."""
+    leaves = [x.detach().requires_grad_() for x in inputs]
+    a = attention(*leaves, Rule(**rule), impl="native", received=True)
+    loss = (
+        a.out.square().sum() + a.entropy.square().sum() + a.lse.masked_fill(a.visible == 0, 0).sum()
+    )
+    loss.backward()
+    whole = AttentionMap(*inputs[:2], Rule(**rule))
+    return {
+        **native_rows(*inputs, **rule), "received": a.received, "cells": whole.dense(),
+        "scores": whole.scores[:], **dict(zip("qkv", (x.grad for x in leaves), strict=True)),
+    }  # fmt: skip
 
 
 def same_bits(one: dict, other: dict) -> None:
@@ -99,7 +115,7 @@ def laws_of_a_set(number, law, monkeypatch):
 
 
 @each_set()
-@pytest.mark.parametrize("law", engine_laws.LAWS, ids=lambda law: law.__name__)
+@pytest.mark.parametrize("law", native_laws.LAWS, ids=lambda law: law.__name__)
 def test_each_instruction_set_obeys(number, law, monkeypatch):
     monkeypatch.setattr(chance, "LONGER", 0.1)
     laws_of_a_set(number, law, monkeypatch)
@@ -107,7 +123,7 @@ def test_each_instruction_set_obeys(number, law, monkeypatch):
 
 @pytest.mark.slow
 @each_set()
-@pytest.mark.parametrize("law", engine_laws.LAWS, ids=lambda law: law.__name__)
+@pytest.mark.parametrize("law", native_laws.LAWS, ids=lambda law: law.__name__)
 def test_each_instruction_set_obeys_in_a_long_run(number, law, monkeypatch):
     monkeypatch.setattr(chance, "LONGER", 5)
     laws_of_a_set(number, law, monkeypatch)
@@ -147,31 +163,50 @@ def test_bits_depend_on_no_thread(name, threads, monkeypatch):
     (B, H, G, T, S, D, Dv), rule = SHAPES[name]
     inputs = randn(B, H, T, D), randn(B, G, S, D, seed=1), randn(B, G, S, Dv, seed=2)
     threads(1)
-    alone = native_rows(*inputs, **rule)
+    alone = there_and_back(*inputs, **rule)
     for own in (False, True):
         if own:
             monkeypatch.setattr(native, "_team", lambda: ctypes.c_void_p(None))
         for n in (2, 3, 5):
             threads(n)
-            same_bits(alone, native_rows(*inputs, **rule))
+            same_bits(alone, there_and_back(*inputs, **rule))
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_bits_depend_on_no_unit(name, threads, monkeypatch):
+    """A unit of few blocks, as in a long call, computes the same."""
+    (B, H, G, T, S, D, Dv), rule = SHAPES[name]
+    inputs = randn(B, H, T, D), randn(B, G, S, D, seed=1), randn(B, G, S, Dv, seed=2)
+    threads(1)
+    whole, sizes = there_and_back(*inputs, **rule), set()
+    plan = native.library().clearhead_plan
+
+    def in_single_blocks(call, number, wide, n):
+        plan(call, number, wide, n)
+        sizes.add(call._obj.per_unit)
+        return plan(call, number, wide, 1 << 30)  # as for so many threads
+
+    monkeypatch.setattr(native.library(), "clearhead_plan", in_single_blocks)
+    same_bits(whole, there_and_back(*inputs, **rule))
+    assert max(sizes) > 1
 
 
 def test_a_call_in_many_slices_is_the_same(threads, monkeypatch):
     inputs = [randn(2, 3, 400, 16, seed=s) for s in range(3)]
-    whole = native_rows(*inputs, causal=True)
+    whole = there_and_back(*inputs, causal=True)
     monkeypatch.setattr(native, "SLICE", 0.0)
     for n in (1, 3):
         threads(n)
-        same_bits(whole, native_rows(*inputs, causal=True))
+        same_bits(whole, there_and_back(*inputs, causal=True))
 
 
 def test_several_callers_at_once_disturb_nobody(threads):
     threads(2)
     problems = [[randn(1, 4, 200, 16, seed=3 * n + s) for s in range(3)] for n in range(6)]
-    alone = [native_rows(*x, causal=True) for x in problems]
+    alone = [there_and_back(*x, causal=True) for x in problems]
     with ThreadPoolExecutor(4) as pool:
         for _ in range(3):
-            together = pool.map(lambda x: native_rows(*x, causal=True), problems)
+            together = pool.map(lambda x: there_and_back(*x, causal=True), problems)
             for one, other in zip(alone, together, strict=True):
                 same_bits(one, other)
 
@@ -230,16 +265,31 @@ def test_workers_of_a_data_loader_compute_the_same(tmp_path):
 
 
 @pytest.mark.slow
-def test_ctrl_c_is_heard_within_a_second_and_the_next_call_is_right(tmp_path):
+@pytest.mark.parametrize("call", [
+    "attention(long, long, long, impl='native')",
+    "back(native._QUERY_GRADIENT)",
+    "back(native._KEY_GRADIENTS)",
+    "native.column_sums(long, long, LogSum(zeros, zeros), BoundRule(Rule(), long, long))",
+], ids=["forward", "q", "k and v", "received"])  # fmt: skip
+def test_ctrl_c_is_heard_within_a_second_and_the_next_call_is_right(call, tmp_path):
     code = START + (
+        "from clearhead.bound import BoundRule\n"
+        "from clearhead.engine import native\n"
+        "from clearhead.engine.tiles import LogSum\n"
+        "run = native._run\n"
+        "def back(wanted):\n"
+        "    native._run = lambda kind, *a, **b: run(kind, *a, **b) if kind == wanted else None\n"
+        "    k, bound = long[:, :1], BoundRule(Rule(), long, long[:, :1])\n"
+        "    native.backward(long, k, k, LogSum(zeros, zeros), bound, long, long, zeros, zeros)\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "before, long = rows(), torch.randn(1, 4, 131072, 64)\n"
+        "before, long, zeros = rows(), torch.randn(1, 4, 131072, 64), torch.zeros(1, 4, 131072)\n"
         "print('ready', flush=True)\n"
         "try:\n"
-        "    attention(long, long, long, impl='native')\n"
+        f"    {call}\n"
         "    print('too short')\n"
         "except KeyboardInterrupt:\n"
         "    print(time.monotonic())\n"
+        "native._run = run\n"
         "print(torch.equal(rows(), before))\n"
     )
     with subprocess.Popen(
@@ -329,6 +379,34 @@ def test_tensors_without_memory_of_their_own_are_left_to_the_other():
             attention(q, q, q, impl="native")
     plain = x.as_subclass(type("Named", (torch.Tensor,), {}))
     assert attention(plain, plain, plain).impl == "native"
+
+
+def test_results_lie_on_the_cpu_whatever_device_is_the_default():
+    q = randn(1, 2, 5, 4).requires_grad_()
+    with torch.device("meta"):  # whose tensors lie at address 0
+        a = attention(q, q, q, impl="native", received=True, distance=True)
+        (a.out.sum() + a.entropy.sum()).backward()
+        one = q.detach()[:, :1]
+        cells = native.cells(one, one, BoundRule(Rule(), one, one), (0, 5), (0, 5), None)
+    assert cells.device == q.grad.device == a.lse.device == a.received.device == q.device
+
+
+@pytest.mark.parametrize("empty", ["B", "H", "T", "S", "Dv"])
+def test_empty_axes_leave_nothing_unwritten(empty, monkeypatch):
+    sizes = {
+        **dict(zip(("B", "H", "T", "S", "D", "Dv"), (2, 2, 3, 4, 5, 6), strict=True)),
+        empty: 0,
+    }
+    B, H, T, S, D, Dv = sizes.values()
+    make = torch.empty_like
+    monkeypatch.setattr(torch, "empty_like", lambda *a, **b: make(*a, **b).fill_(math.nan))
+    q, k, v = (randn(*x).requires_grad_() for x in ((B, H, T, D), (B, 1, S, D), (B, 1, S, Dv)))
+    a = attention(q, k, v, Rule(causal=True), impl="native", received=True)
+    a.out.sum().add(a.entropy.sum()).backward()
+    if empty != "Dv":
+        assert all((x.grad == 0).all() for x in (q, k, v))
+    assert all(x.grad.isfinite().all() for x in (q, k, v))
+    assert a.received.shape == (B, H, S)
 
 
 def test_the_widest_heads_have_room(threads):

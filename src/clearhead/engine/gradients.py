@@ -27,7 +27,7 @@ class Upstream:
     out: Tensor | None  # g
     entropy: Tensor | None  # gH
     fixed: Tensor  # the same for every key of a row: g . out - gl + gH H
-    spoiled: bool  # whether some rows are NaN, which their hidden keys must not be
+    spoiled: bool  # whether some rows or queries are NaN, which their hidden keys must not be
     dropout: Dropout | None  # what the way there dropped
 
 
@@ -56,7 +56,7 @@ def backward(
     """
     (q, k, v), (_, logsum, _), (d_out, _, d_entropy) = inputs, rows, upstream
     lse, fixed = logsum.high, fixed_part(rows, upstream)
-    spoiled = bool(lse.isnan().any())
+    spoiled = bool(lse.isnan().any()) or not bool(q.isfinite().all())
     back = Upstream(logsum, None if v is None else d_out, d_entropy, fixed, spoiled, dropout)
 
     new = Gradients(
@@ -118,7 +118,11 @@ def _chunk_backward(
             fixed = fixed - entropy * lse.low
             entropy = (entropy * r).unsqueeze(-1)
         fixed = scores.stacked_rows((fixed * r).unsqueeze(-1))
-        g = None if back.out is None else scores.stacked_rows(back.out[rows] * r.unsqueeze(-1))
+        g = None if back.out is None else back.out[rows] * r.unsqueeze(-1)
+        if g is not None:
+            if back.spoiled:  # p is NaN there, where it is seen
+                g = g.masked_fill(back.lse.high[rows].isnan().unsqueeze(-1), 0.0)
+            g = scores.stacked_rows(g)
         for j0, j1 in tiles:
             keys = scores.keys(j0, j1)
             tile, hidden = scores.tile(queries, i0, i1, j0, j1)
@@ -158,8 +162,10 @@ def _chunk_backward(
             if cap is not None:  # the slope of c tanh(x / c) is 1 - tanh²(x / c)
                 slope = torch.bmm(queries, keys.transpose(1, 2), out=p)
                 d.mul_(slope.div_(cap).tanh_().square_().neg_().add_(1.0))
+                if hidden is not None and back.spoiled:
+                    d_scores.masked_fill_(hidden, 0.0)
             d_queries.baddbmm_(d, keys)
-            whole = queries.nan_to_num(0.0) if back.spoiled else queries
+            whole = queries.masked_fill(~queries.isfinite(), 0.0) if back.spoiled else queries
             _add(new.k, chunk, j0, j1, torch.bmm(d.transpose(1, 2), whole))  # scaled already
         new.q[rows] = scores.by_head(d_queries.mul_(scores.bound.scale), i1 - i0)
 

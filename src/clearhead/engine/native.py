@@ -170,7 +170,7 @@ def forward(
     names = ["lse", "lse_low"]
     names += ["entropy", "max_score", "mean_key", "visible"] if figures else []
     names += ["distance"] if distance else []
-    rows = {name: torch.empty(shape, dtype=dtype) for name in names}
+    rows = {name: torch.empty(shape, dtype=dtype, device="cpu") for name in names}
     if v is not None:
         rows["out"] = q.new_empty((*shape, v.shape[-1]))
     if figures:
@@ -233,7 +233,7 @@ def cells(
     of these rows, or its scores without; where hidden, weight 0 or -inf.
     """
     (i0, i1), (j0, j1) = rows, cols
-    found = torch.empty(bound.B, bound.H, i1 - i0, j1 - j0, dtype=_wide(q))
+    found = torch.empty(bound.B, bound.H, i1 - i0, j1 - j0, dtype=_wide(q), device="cpu")
     known = {} if lse is None else _of(lse)
     _run(_CELLS, q, k, None, bound, known | {"cells": found}, i0=i0, i1=i1, j0=j0, j1=j1)
     return found
@@ -275,12 +275,11 @@ def _run(
         **{name: _array(x) for name, x in strided.items()},
         **{name: x.data_ptr() for name, x in arrays.items()}, **numbers,
     )  # fmt: skip
-    if not (B and H and (T if kind in (_FORWARD, _QUERY_GRADIENT) else S)):  # nothing to write
-        return call
     loaded, threads, here = _loaded(), torch.get_num_threads(), ctypes.byref(call)
     which = instruction_set(), int(_wide(q) == torch.float64)
     size = loaded.clearhead_plan(here, *which, threads)
-    room = torch.empty(threads * size + 64, dtype=torch.uint8)  # torch's, so that it is counted
+    # torch's own, so that it is counted
+    room = torch.empty(threads * size + 64, dtype=torch.uint8, device="cpu")
     call.room = -(-room.data_ptr() // 64) * 64
     while loaded.clearhead_attend(here, *which, threads, ctypes.c_double(SLICE), _team()):
         pass

@@ -19,11 +19,13 @@ INLINE void read_back(const Call *c, int64_t row, int at, Back *back) {
   back->entropy[at] = c->d_entropy ? ((const REAL *)c->d_entropy)[row] : 0;
 }
 
-// dL/ds from a score and g . v; the weight goes to *p. A hidden key has none, whatever comes back.
-INLINE vec slope_of(vec s, vec gv, vec high, vec low, vec fixed, vec entropy, vec *p) {
-  vec log_p, tiny = every(SINGLE ? (REAL)0x1p-149 : (REAL)0x1p-1074);
+// dL/d(q . k) from a score, g . v and the slope of the softcap; the weight goes to *p. A hidden key has
+// none, whatever comes back.
+INLINE vec slope_of(
+    vec s, vec gv, vec slope, vec high, vec low, vec fixed, vec entropy, vec *p) {
+  vec log_p;
   *p = weight_of(s, high, low, &log_p);
-  return if_less(*p, tiny, (vec){0}, *p * (gv - fma_(entropy, log_p, fixed)));
+  return if_less(s, every(FINITE_MIN), (vec){0}, *p * (gv - fma_(entropy, log_p, fixed)) * slope);
 }
 
 // Queries in the lanes ------------------------------------------------------------------------------
@@ -99,8 +101,8 @@ static void query_unit(Call *c, int64_t unit, const QueryRoom *room) {
         for (int j = 0; j < few; j++) {
           REAL *d = room->d + j * LANES + at;
           vec gv = c->g.data ? load(d) : (vec){0};
-          vec ds = slope_of(load(room->s + j * LANES + at), gv, high, low, fixed, entropy, &p);
-          store(d, c->softcap > 0 ? ds * load(room->slope + j * LANES + at) : ds);
+          vec slope = c->softcap > 0 ? load(room->slope + j * LANES + at) : every(1);
+          store(d, slope_of(load(room->s + j * LANES + at), gv, slope, high, low, fixed, entropy, &p));
         }
       }
       add_products(columns, m, room->d, rows->dq, D, few, x->n_vecs);
@@ -127,20 +129,35 @@ typedef struct {
   KeyColumns *columns;
 } KeyRoom;
 
-// A tile's queries and what comes back into them. Of a spoiled row the query may hold anything:
-// zeros in its place keep it from the keys that are hidden from it.
+// Zeros in row i of n that are packed as columns.
+static void clear_row(REAL *columns, int n, int width, int i) {
+  for (int d = 0; d < width; d += GROUP)
+    memset(columns + (size_t)d * n + i * GROUP, 0, sizeof(REAL) * GROUP);
+}
+
+INLINE int all_finite(const REAL *x, int n) {
+  REAL zero = 0;
+  for (int d = 0; d < n; d++) zero += x[d] * 0;
+  return zero == 0;
+}
+
+// A tile's queries and what comes back into them. A query may hold anything, and so may what comes
+// back into a spoiled row: zeros in their place keep them from the keys that are hidden from it, and
+// the others are NaN by its weights.
 static void pack_tile(const Call *c, const Tile *t, const KeyRoom *room) {
   const REAL *lse = (const REAL *)c->lse + (t->b * c->H + t->h) * c->T + t->i0;
   int D = c->D, n = t->n;
   pack_tile_queries(c, t, room->queries);
-  for (int i = 0; i < n; i++)
-    if (lse[i] != lse[i]) memset(room->queries + i * D, 0, sizeof(REAL) * D);
   Array packed = {(const char *)room->queries, {0, 0, sizeof(REAL) * D, sizeof(REAL)},
                   SINGLE ? FLOAT32 : FLOAT64};
-  pack_columns(&packed, 0, 0, 0, n, D, room->query_columns);
+  if (is_nan(pack_columns(&packed, 0, 0, 0, n, D, room->query_columns)))
+    for (int i = 0; i < n; i++)
+      if (!all_finite(room->queries + i * D, D)) clear_row(room->query_columns, n, D, i);
   if (!c->g.data) return;
   pack_rows(&c->g, t->b, t->h, t->i0, n, c->Dv, room->g);
   pack_columns(&c->g, t->b, t->h, t->i0, n, c->Dv, room->g_columns);
+  for (int i = 0; i < n; i++)
+    if (lse[i] != lse[i]) clear_row(room->g_columns, n, c->Dv, i);
 }
 
 static void key_tile(const Call *c, const Tile *t, const KeyRoom *room, const KeyColumns *to) {
@@ -160,9 +177,9 @@ static void key_tile(const Call *c, const Tile *t, const KeyRoom *room, const Ke
     for (int at = 0; at < x->n_vecs * W; at += W) {
       REAL *s = room->s + i * LANES + at, *d = room->d + i * LANES + at;
       vec p, gv = c->g.data ? load(d) : (vec){0};
-      vec ds = slope_of(load(s), gv, high, low, fixed, entropy, &p);
+      vec slope = c->softcap > 0 ? load(room->slope + i * LANES + at) : every(1);
+      store(d, slope_of(load(s), gv, slope, high, low, fixed, entropy, &p));
       store(s, p);
-      store(d, c->softcap > 0 ? ds * load(room->slope + i * LANES + at) : ds);
     }
   }
   const REAL *g = room->g_columns + from * GROUP, *q = room->query_columns + from * GROUP;

@@ -116,8 +116,7 @@ static void score_crossed(
 // The weight of a score whose row's lse is high + low; exactly 0 where it is hidden.
 INLINE vec weight_of(vec s, vec high, vec low, vec *log_p) {
   *log_p = greatest(every(LOWEST), s - high - low);
-  return if_less(s, every(SINGLE ? (REAL)-3.402823466e38 : (REAL)-1.7976931348623157e308),
-                 (vec){0}, exp_(*log_p));
+  return if_less(s, every(FINITE_MIN), (vec){0}, exp_(*log_p));
 }
 
 INLINE REAL finite_or_0(REAL lse) { return lse == -INFINITY ? 0 : lse; }

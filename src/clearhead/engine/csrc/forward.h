@@ -27,7 +27,7 @@ static void begin_rows(const Call *c, int64_t b, int64_t g, int64_t n, Rows *row
   pack_queries(c, &rows->x, rows->q);
   memset(rows->o, 0, sizeof(REAL) * LANES * whole_groups(c->Dv));
   for (int lane = 0; lane < LANES; lane++) {
-    rows->m[lane] = SINGLE ? (REAL)-3.402823466e38 : (REAL)-1.7976931348623157e308;
+    rows->m[lane] = FINITE_MIN;
     rows->l[lane] = rows->u[lane] = rows->c[lane] = rows->a[lane] = 0;
     rows->seen[lane] = 0;
     rows->top[lane] = -1;

@@ -9,7 +9,20 @@
 #include "kernel.h"
 #include "peak.h"
 
-enum { TOGETHER = 16, NEAR = 1 << 19 };  // blocks that share a packed tile, and bytes of theirs
+// Blocks that share a packed tile, and bytes of theirs; and steps of vectors in a unit, which are about
+// a fifth of a second, for Ctrl-C is heard between units.
+enum { TOGETHER = 16, NEAR = 1 << 19, LONG = 1 << 29 };
+
+// The steps of vectors that a block takes, if it sees all: a sum of products for each cell, and the
+// rest of what is done to it.
+static int64_t steps_of_block(const Call *c, int64_t size) {
+  int64_t others = c->S, rest = 32;
+  if (c->kind == RECEIVED) others = c->T;
+  if (c->kind == KEY_GRADIENTS) others = c->T * (c->H / c->G);
+  if (c->kind == CELLS) others = QUERIES;
+  if (c->mask.data || c->bias.data || c->key_mask || c->document) rest += 4 * W;  // cell by cell
+  return most(1, others * VECS * (size + rest));
+}
 
 // Cuts a call into units of work: some blocks of a head each, the longest first. How many blocks
 // share a unit changes no bit of what any of them computes.
@@ -23,9 +36,27 @@ static void cut(Call *c, int64_t threads) {
   }
   if (c->kind == QUERY_GRADIENT || c->kind == KEY_GRADIENTS) size *= 2;
   int64_t n = least(TOGETHER, NEAR / (int64_t)(sizeof(REAL) * LANES * size));
+  n = least(n, LONG / steps_of_block(c, size));
   c->per_unit = most(1, least(n, blocks * heads / (threads * 4)));  // so that all end together
   c->units = heads * ((blocks + c->per_unit - 1) / c->per_unit);
 }
+
+// A build that watches addresses leaves gaps between the parts of a room, which nobody may touch.
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define WATCHED
+#endif
+#elif defined(__SANITIZE_ADDRESS__)
+#define WATCHED
+#endif
+#if defined(WATCHED)
+#include <sanitizer/asan_interface.h>
+enum { GAP = 256 };
+#else
+#define __asan_poison_memory_region(at, bytes) ((void)0)
+#define __asan_unpoison_memory_region(at, bytes) ((void)0)
+enum { GAP = 0 };
+#endif
 
 // Memory in one piece, in parts that begin on a line of the cache. Where there is none yet, the same
 // calls only say how much it takes.
@@ -36,7 +67,9 @@ typedef struct {
 
 static void *part(Space *space, size_t bytes) {
   char *at = space->base ? space->base + space->used : NULL;
-  space->used += (bytes + 63) / 64 * 64;
+  size_t taken = (bytes + 63) / 64 * 64 + GAP;
+  if (at) __asan_poison_memory_region(at + bytes, taken - bytes);
+  space->used += taken;
   return at;
 }
 
@@ -50,7 +83,7 @@ typedef union {
 } AnyRoom;
 
 static void lay_out(const Call *c, Space *space, AnyRoom *room) {
-  int64_t D = c->D, Dv = c->Dv, n = c->per_unit, tile = KEYS + GROUP;
+  int64_t D = c->D, Dv = c->Dv, n = c->per_unit, tile = KEYS + GROUP, tall = QUERIES + GROUP;
   int64_t lanes_D = LANES * whole_groups(D), lanes_Dv = LANES * whole_groups(Dv);
   switch (c->kind) {
     case FORWARD: {
@@ -68,8 +101,8 @@ static void lay_out(const Call *c, Space *space, AnyRoom *room) {
     case CELLS:
     case RECEIVED: {
       ColumnRoom *r = &room->column;
-      r->queries = numbers(space, tile * D);
-      r->s = numbers(space, tile * LANES);
+      r->queries = numbers(space, tall * D);
+      r->s = numbers(space, tall * LANES);
       r->keys = numbers(space, n * D * LANES);
       break;
     }
@@ -91,13 +124,13 @@ static void lay_out(const Call *c, Space *space, AnyRoom *room) {
     }
     default: {
       KeyRoom *r = &room->key;
-      r->queries = numbers(space, tile * D);
+      r->queries = numbers(space, tall * D);
       r->query_columns = numbers(space, QUERIES * whole_groups(D));
-      r->g = numbers(space, tile * Dv);
+      r->g = numbers(space, tall * Dv);
       r->g_columns = numbers(space, QUERIES * whole_groups(Dv));
-      r->s = numbers(space, tile * LANES);
-      r->d = numbers(space, tile * LANES);
-      r->slope = numbers(space, c->softcap > 0 ? tile * LANES : 0);
+      r->s = numbers(space, tall * LANES);
+      r->d = numbers(space, tall * LANES);
+      r->slope = numbers(space, c->softcap > 0 ? tall * LANES : 0);
       r->columns = part(space, n * sizeof(KeyColumns));
       for (int64_t i = 0; i < n; i++) {
         REAL *k = numbers(space, lanes_D), *v = numbers(space, lanes_Dv);
@@ -149,6 +182,7 @@ static void work(Call *c) {
     else if (c->kind == QUERY_GRADIENT) query_unit(c, unit, &room.query);
     else key_unit(c, unit, &room.key);
   } while (now() < c->until);
+  __asan_unpoison_memory_region(space.base, c->room_size);  // it goes back to torch
 }
 
 static void exp_of(const void *from, void *to, int64_t n) {

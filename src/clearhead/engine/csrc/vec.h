@@ -39,6 +39,8 @@ enum {
   SINGLE = sizeof(REAL) == 4,
 };
 
+#define FINITE_MIN (SINGLE ? (REAL)-3.402823466e38 : (REAL)-1.7976931348623157e308)  // but for -inf
+
 typedef REAL vec __attribute__((vector_size(BYTES)));
 typedef INT ivec __attribute__((vector_size(BYTES)));
 typedef REAL loose __attribute__((vector_size(BYTES), aligned(sizeof(REAL)), may_alias));
