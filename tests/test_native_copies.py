@@ -55,10 +55,13 @@ COPIES = {
         "+= number_at(row + j * step, c->bias.dtype)",
         "+= (REAL)c->scale * number_at(row + j * step, c->bias.dtype)",
     ),
-    "scale twice": ("* every(factor))", "* every(factor * factor))"),
+    "scale twice": (
+        "load(to + d * LANES) * every(factor)",
+        "load(to + d * LANES) * every(factor * factor)",
+    ),
     "the keys of another head": (
-        "pack_rows(&c->k, b, g, j0, j1 - j0",
-        "pack_rows(&c->k, b, (g + 1) % c->G, j0, j1 - j0",
+        "pack_key_rows(c, b, g, j0, j1 - j0",
+        "pack_key_rows(c, b, (g + 1) % c->G, j0, j1 - j0",
     ),
     "the values of another head": (
         "pack_columns(&c->v, b, g, j0, j1 - j0",
@@ -162,7 +165,7 @@ COPIES = {
     # What a key receives
     "padding gives too": ("if (c->query_mask && !c->query_mask[b * c->T + i0 + i]) continue;", ""),
     "the last tile alone gives": ("sums[r][at + j] += sum[j]", "sums[r][at + j] = sum[j]"),
-    "the received of another head": ("g = h / (c->H / c->G)", "g = h % c->G"),
+    "the received of another head": ("int64_t g = h / (c->H / c->G)", "int64_t g = h % c->G"),
     "a unit looks at its first keys alone": (
         "t.reach.first >= first + (int64_t)n * LANES",
         "t.reach.first >= first + 1",
@@ -225,21 +228,21 @@ COPIES = {
         "row = (t->b * c->H + t->h) * c->T;",
     ),
     # Cells
-    "cells by the lse of other rows": ("c->lse)[i0 - c->i0 + i]", "c->lse)[i]"),
-    "cells by the last digits of other rows": ("c->lse_low)[i0 - c->i0 + i]", "c->lse_low)[i]"),
+    "cells by the lse of other rows": ("c->lse)[row0 + i]", "c->lse)[i]"),
+    "cells by the last digits of other rows": ("c->lse_low)[row0 + i]", "c->lse_low)[i]"),
     "cells of the first queries": (
-        "begin_tile(c, 0, 0, i0, c->i1,",
-        "begin_tile(c, 0, 0, i0 - c->i0, c->i1 - c->i0,",
+        "begin_tile(c, b, h, i0, c->i1,",
+        "begin_tile(c, b, h, i0 - c->i0, c->i1 - c->i0,",
     ),
     "cells of the first keys": (
-        "keys_from(0, 0, j0, c->j1)",
-        "keys_from(0, 0, j0 - c->j0, c->j1 - c->j0)",
+        "keys_from(b, g, j0, c->j1)",
+        "keys_from(b, g, j0 - c->j0, c->j1 - c->j0)",
     ),
     "hidden scores are 0": ("c->lse ? 0 : -INFINITY", "0"),
     "hidden cells of a spoiled row": ("row[j] = shown[j] ? NAN : 0", "row[j] = NAN"),
     "rows behind a span": ("i < span.from || i >= span.to", "i < span.from"),
     "columns at the end": ("else memcpy(to, row, sizeof(REAL) * x.n);", ""),
-    "rows of the map below each other": ("to += c->j1 - c->j0", "to += x.n"),
+    "rows of the map below each other": ("to += wide", "to += x.n"),
 }
 QUICK = (
     "keys are picked from the neighboring lane",
