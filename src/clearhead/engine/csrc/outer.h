@@ -14,9 +14,9 @@
 #define EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5)
 #endif
 
-#define BEGIN_1(r) vec s##r##0 = fresh ? (vec){0} : load(sums + r * LANES);
-#define BEGIN_2(r) BEGIN_1(r) vec s##r##1 = fresh ? (vec){0} : load(sums + r * LANES + W);
-#define BEGIN_3(r) BEGIN_2(r) vec s##r##2 = fresh ? (vec){0} : load(sums + r * LANES + 2 * W);
+#define BEGIN_1(r) vec s##r##0 = {0};
+#define BEGIN_2(r) BEGIN_1(r) vec s##r##1 = {0};
+#define BEGIN_3(r) BEGIN_2(r) vec s##r##2 = {0};
 #define TAKE_1 vec b0 = load(lanes);
 #define TAKE_2 TAKE_1 vec b1 = load(lanes + W);
 #define TAKE_3 TAKE_2 vec b2 = load(lanes + 2 * W);
@@ -24,9 +24,14 @@
 #define STEP_1(r) { vec a = every(rows[r * across]); ADD(r, 0) }
 #define STEP_2(r) { vec a = every(rows[r * across]); ADD(r, 0) ADD(r, 1) }
 #define STEP_3(r) { vec a = every(rows[r * across]); ADD(r, 0) ADD(r, 1) ADD(r, 2) }
-#define END_1(r) store(sums + r * LANES, s##r##0);
-#define END_2(r) END_1(r) store(sums + r * LANES + W, s##r##1);
-#define END_3(r) END_2(r) store(sums + r * LANES + 2 * W, s##r##2);
+#define PUT(r, x) put_sums(sums + r * LANES + x * W, s##r##x, fresh);
+#define END_1(r) PUT(r, 0)
+#define END_2(r) PUT(r, 0) PUT(r, 1)
+#define END_3(r) PUT(r, 0) PUT(r, 1) PUT(r, 2)
+
+// A tile's sums begin with 0 and are added to what there was before them, if anything: a number that
+// is added to a sum of thousands one by one would lose its digits there.
+INLINE void put_sums(REAL *to, vec x, int fresh) { store(to, fresh ? x : load(to) + x); }
 
 #define OUTER(name, n)                                                                         \
   INLINE void name##_##n(                                                                      \
