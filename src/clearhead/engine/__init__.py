@@ -241,7 +241,7 @@ def _rows(inputs: _Inputs, asked: _Asked) -> Rows:
 def _compute(inputs: _Inputs, asked: _Asked) -> tuple[Rows, Tensor, Tensor | None]:
     """The rows of a call, and its k and v without what is not finite."""
     (q, k, v, *_), bound = inputs, asked.bound
-    q, k, v = q.detach(), k.detach(), None if v is None else v.detach()
+    q, k, v = _plain(q), _plain(k), None if v is None else _plain(v)
     if asked.impl == "native":
         rows, finite = native.forward(q, k, v, bound, asked.figures, asked.distance)
         if finite:
@@ -258,6 +258,10 @@ def _compute(inputs: _Inputs, asked: _Asked) -> tuple[Rows, Tensor, Tensor | Non
     if bad is not None:
         rows.spoil(tiled.rows_that_see(bad, bound))
     return rows, k, v
+
+
+def _plain(x: Tensor) -> Tensor:
+    return x.detach() if x.requires_grad else x
 
 
 def _attend(inputs: _Inputs, asked: _Asked, received: bool, top: bool) -> Attended:

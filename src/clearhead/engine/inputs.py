@@ -53,7 +53,7 @@ def _why_not(q: Tensor, k: Tensor, v: Tensor | None) -> str:
 
 def as_four(x: Tensor) -> Tensor:
     """(T, D) or (H, T, D) as (1, H, T, D)."""
-    return x[(None,) * (4 - x.ndim)]
+    return x if x.ndim == 4 else x[(None,) * (4 - x.ndim)]
 
 
 def is_tame(q: Tensor, k: Tensor, scale: float) -> bool:

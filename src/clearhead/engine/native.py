@@ -122,7 +122,7 @@ def _unseen(function: Callable[_P, _R]) -> Callable[_P, _R]:
 def hindrance(inputs: Sequence[Tensor | None], rule: Rule, dropout: float = 0.0) -> str:
     """Why a call on q, k, v, ... cannot be native; empty where it can."""
     given = [x for x in (*inputs, *vars(rule).values()) if isinstance(x, Tensor)]
-    q, widest = given[0], max(0 if x is None else x.shape[-1] for x in inputs[:3])
+    q, widest = given[0], max(x.shape[-1] for x in inputs[:3] if x is not None)
     if q.device.type != "cpu":
         return f"needs tensors on the CPU; these are on {q.device}"
     if dropout:
@@ -132,8 +132,8 @@ def hindrance(inputs: Sequence[Tensor | None], rule: Rule, dropout: float = 0.0)
     if library() is None:
         return "is not built here: clearhead doctor says what is missing"
     strange = [x for x in given if not _lies_in_memory(x)]
-    if not strange and not _lies_in_memory(like_results := q.new_empty(1)):
-        strange = [like_results]  # a mode makes them
+    if not strange and not _lies_in_memory(made := q.new_empty(1)):
+        strange = [made]  # under a mode that makes others of all tensors
     if strange:
         kind = type(strange[0]).__name__
         return f"needs numbers in memory; this {kind} has none of its own there"
@@ -143,10 +143,10 @@ def hindrance(inputs: Sequence[Tensor | None], rule: Rule, dropout: float = 0.0)
 def _lies_in_memory(x: Tensor) -> bool:
     if x.device.type != "cpu":  # a part of the rule, which is brought here
         return True
-    if x.layout != torch.strided or type(x).__torch_dispatch__ is not Tensor.__torch_dispatch__:
+    if type(x) is not Tensor and type(x).__torch_dispatch__ is not Tensor.__torch_dispatch__:
         return False
     try:
-        return bool(x.data_ptr()) or not x.numel()
+        return x.layout == torch.strided and (bool(x.data_ptr()) or not x.numel())
     except RuntimeError:
         return False
 
@@ -178,7 +178,11 @@ def forward(
     given = {}
     if distance:
         rows["key_scores"] = q.new_empty((*shape, 3), dtype=dtype)
-        given["first_key"] = bound.places()[..., 0].contiguous()
+        first = bound.common_first_key()
+        given["first_key"] = (
+            bound.places()[..., 0].contiguous() if first is None
+            else torch.full((bound.B, bound.T), first, device="cpu")
+        )  # fmt: skip
     call = _run(_FORWARD, q, k, v, bound, rows | given, figures=int(figures))
     return Rows(**rows), not call.bad
 

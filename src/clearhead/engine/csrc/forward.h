@@ -127,18 +127,32 @@ static void read_picks(const Call *c, Rows *rows, int64_t j0, int n, const REAL 
   }
 }
 
-// Adds how far the keys of a tile lie from where each query stands, by their weights.
+// Adds how far the keys of a tile lie from where each query stands, by their weights. Where all of
+// them lie on one side the sums of the tile tell; else it is another pass.
 static void add_distance(Rows *rows, int64_t j0, int n, const REAL *p, const Sums *t) {
   const Block *x = &rows->x;
+  REAL own[LANES] = {0}, apart[LANES] = {0};
+  int crossing = 0;
   for (int lane = 0; lane < x->n; lane++) {
-    int64_t own = x->q[lane].own - j0;  // counted like the keys of the tile
-    double l = (double)t->ones[lane] + t->rest[lane], sum = 0;
-    if (own >= n) sum = (double)own * l - t->c[lane];
-    else if (own <= 0) sum = t->c[lane] - (double)own * l;
-    else
-      for (int j = 0; j < n; j++) sum += (double)p[j * LANES + lane] * (j < own ? own - j : j - own);
-    rows->a[lane] += sum;
+    int64_t at = x->q[lane].own - j0;  // counted like the keys of the tile
+    if (at > 0 && at < n) {
+      own[lane] = (REAL)at;
+      crossing = 1;
+    } else {
+      double l = (double)t->ones[lane] + t->rest[lane], ahead = t->c[lane] - (double)at * l;
+      rows->a[lane] += at > 0 ? -ahead : ahead;
+    }
   }
+  for (int at = 0; at < x->n_vecs * W && crossing; at += W) {
+    vec sum = {0}, key = {0}, stands = load(own + at);
+    for (int j = 0; j < n; j++, key += every(1)) {
+      vec lag = stands - key;
+      sum = fma_(load(p + j * LANES + at), greatest(lag, -lag), sum);
+    }
+    store(apart + at, sum);
+  }
+  for (int lane = 0; lane < x->n; lane++)
+    if (own[lane] > 0) rows->a[lane] += apart[lane];
 }
 
 INLINE void absorb_(
