@@ -401,6 +401,8 @@ def test_who_needs_too_much_is_skipped_and_says_so(monkeypatch):
     monkeypatch.setattr(home_of("contenders"), "MAP_LIMIT", 1000)
     settings = bench.Settings(tokens=(20_000,), heads=8, d_head=1)
     skipped = {c.name: c.skipped for c in bench.contenders(settings, 20_000) if c.call is None}
+    if not BUILT:
+        skipped = {name: why for name, why in skipped.items() if not name.startswith("native")}
     assert skipped == {
         "dense, as in scratch": "would need 53.2 GB, the bound is 0.0 GB",
         "FlexAttention, compiled": "would need 0.4 GB, the bound is 0.0 GB",
