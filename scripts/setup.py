@@ -215,7 +215,7 @@ def say_if_not_built(folder: Path) -> None:
         why = f"{library.compiler()} could not compile the native kernel ({short(folder / LOG)})"
     else:
         why = f"no C compiler here ({', '.join(library.COMPILERS)}) for the native kernel"
-    say(f"{why}: attention runs in PyTorch, several times slower")
+    say(f"{why}: attention runs in PyTorch, more slowly")
 
 
 def bring_browser(folder: Path) -> None:

@@ -289,7 +289,7 @@ def test_doctor_names_the_instructions_of_the_kernel():
 def test_doctor_says_what_compiles_the_kernel(engine):
     found = doctor.examine_kernel()
     assert (found.status, found.seen) == ("missing", "-")
-    assert "without it PyTorch computes the same, several times slower" in found.purpose
+    assert "without it PyTorch computes the same, more slowly" in found.purpose
     command = f"{sys.executable} -m pip install --no-deps --editable {shlex.quote(str(ROOT))}"
     assert found.remedy == command
 

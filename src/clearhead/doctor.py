@@ -114,7 +114,7 @@ def _last_line(trial: subprocess.CompletedProcess[str]) -> str:
 
 def examine_kernel() -> Finding:
     """Whether the native kernel was compiled, from these sources, and for which instructions."""
-    purpose = "attention on CPUs; without it PyTorch computes the same, several times slower"
+    purpose = "attention on CPUs; without it PyTorch computes the same, more slowly"
     found = Finding("native", "ok", "-", purpose, needed=False)
     path = library.built()
     if path is None:

@@ -220,6 +220,7 @@ class Replacing:
 
     def __init__(self) -> None:
         self._proofs: dict[tuple[Site, Hashable], Proofs] = {}
+        self._gradients = False  # whether they kept a call from being answered
         self.count = 0
         self.failed: dict[str, str] = {}
 
@@ -243,6 +244,7 @@ class Replacing:
         if entry is None or site[0] in self.failed:
             return None
         given = _given(entry, args, kwargs)
+        self._gradients |= given is None and torch.is_grad_enabled()
         made = None if given is None else entry.tensor(result)
         if given is None or made is None or tuple(made.shape) != given.shape:
             return None
@@ -257,7 +259,8 @@ class Replacing:
         failed = [(name or model, why) for name, why in self.failed.items() if why]
         found = [f"{name} was not replaced: {why}" for name, why in failed]
         if not self.count:
-            return ["no call was replaced", *found]
+            why = ": gradients were on, which torch.no_grad() turns off" if self._gradients else ""
+            return [f"no call was replaced{why}", *found]
         slow = "" if native.library() else ", by no native kernel, and so hardly any faster"
         calls = f"{self.count} of {run.n_calls} calls were"
         return [f"{calls} replaced: the model went on with the engine's output{slow}", *found]
