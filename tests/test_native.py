@@ -338,8 +338,8 @@ def test_what_is_not_native_is_refused_by_name_and_auto_takes_the_other(monkeypa
     q, wide = randn(2, 5, 4), randn(2, 5, native.WIDEST + 1)
     for inputs, options, words in (
         ((q, q, q), {"dropout": 0.1}, "knows no dropout"),
-        ((wide, wide, q), {}, "heads of up to 4096 numbers; these have 4097"),
-        ((q, q, wide), {}, "heads of up to 4096 numbers; these have 4097"),
+        ((wide, wide, q), {}, "heads of up to 1024 numbers; these have 1025"),
+        ((q, q, wide), {}, "heads of up to 1024 numbers; these have 1025"),
     ):
         with pytest.raises(ValueError, match=f"impl='native' .*{words}.*impl='tiled' computes"):
             attention(*inputs, impl="native", **options)
@@ -434,3 +434,38 @@ def test_scores_at_the_end_of_float64_keep_their_entropy(sink, score):
     a = attention(q, k, None, rule, impl="native")
     assert a.entropy == pytest.approx(0.0 if sink and score < 0 else math.log(300))
     assert a.lse == pytest.approx(max(score, sink or score))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit", "ignore::torch.jit._trace.TracerWarning")
+def test_who_follows_what_is_computed_is_not_handed_what_c_wrote():
+    q = randn(1, 2, 5, 4)
+    rule = Rule(mask=torch.ones(5, 5).tril().bool())
+    traced = torch.jit.trace(lambda x: attention(x, x, x, rule).out, (q,), check_trace=False)
+    other = randn(1, 2, 5, 4, seed=1)
+    torch.testing.assert_close(traced(other), attention(other, other, other, rule).out)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(q, torch.ones_like(q))
+        with pytest.raises(NotImplementedError):
+            attention(dual, q, q)
+
+
+def test_spoiled_rows_are_nan_in_all_that_they_see():
+    q, k = randn(1, 1, 3, 4), randn(1, 1, 6, 4, seed=1)
+    a = attention(q, k, k, Rule(sinks=torch.tensor([math.nan])), impl="native")
+    assert a.entropy.isnan().all()
+    q[0, 0, 1, 2] = math.inf
+    for impl in ("native", "tiled"):
+        assert attention(q, k, impl=impl, received=True).received.isnan().all()
+
+
+def test_any_byte_but_0_is_true():
+    real = torch.tensor([[2, 3, 2, 0, 2, 255]], dtype=torch.uint8).view(torch.bool)
+    a = attention(randn(1, 1, 3, 4), randn(1, 1, 6, 4), rule=Rule(key_mask=real), impl="native")
+    assert (a.visible == 5).all()
+
+
+def test_subnormal_queries_count_at_a_huge_scale():
+    q = torch.full((1, 1, 2, 8), 1e-38).bfloat16()
+    k = torch.full((1, 1, 2, 8), 0.5).bfloat16()
+    a = attention(q, k, rule=Rule(scale=1e38), impl="native")
+    torch.testing.assert_close(a.max_score, torch.full((1, 1, 2), 4.0), rtol=2e-2, atol=0)

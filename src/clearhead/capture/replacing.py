@@ -54,7 +54,7 @@ class Given:
             return False
         if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
             return False
-        return self.fits and not _is_watched()
+        return self.fits and not native.is_followed()
 
     @property
     def fits(self) -> bool:
@@ -280,14 +280,6 @@ def _given(entry: Entry, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Gi
 
 def _is_plain(x: Tensor) -> bool:
     return type(x) in (Tensor, torch.nn.Parameter) and x.device.type == "cpu" and not x.is_nested
-
-
-def _is_watched() -> bool:
-    """Whether somebody else follows what is computed: a trace, forward gradients, a mode."""
-    inside: Any = torch._C
-    if inside._get_tracing_state() is not None or inside._len_torch_dispatch_stack():
-        return True
-    return bool(torch.autograd.forward_ad._current_level >= 0)
 
 
 def _kind_of(rule: Rule) -> Hashable:

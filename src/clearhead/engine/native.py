@@ -21,7 +21,7 @@ from clearhead.library import built, load
 from clearhead.rule import Rule
 
 SLICE = 0.2  # seconds
-WIDEST = 4096  # numbers of a row: some of them lie on the stack of a thread
+WIDEST = 1024  # numbers of a row: 16 of them lie on the stack of a thread
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _PROCESS = os.getpid()
@@ -131,13 +131,21 @@ def hindrance(inputs: Sequence[Tensor | None], rule: Rule, dropout: float = 0.0)
         return f"knows heads of up to {WIDEST} numbers; these have {widest}"
     if library() is None:
         return "is not built here: clearhead doctor says what is missing"
-    strange = [x for x in given if not _lies_in_memory(x)]
-    if not strange and not _lies_in_memory(made := q.new_empty(1)):
-        strange = [made]  # under a mode that makes others of all tensors
-    if strange:
+    if strange := [x for x in given if not _lies_in_memory(x)]:
         kind = type(strange[0]).__name__
         return f"needs numbers in memory; this {kind} has none of its own there"
+    if is_followed():
+        return "cannot be followed by a trace, a mode or forward derivatives"
     return ""
+
+
+def is_followed() -> bool:
+    """Whether somebody follows what is computed: a trace, a mode, forward derivatives. They see
+    tensors that are made empty, and not what the kernel writes there."""
+    inside: Any = torch._C
+    if inside._get_tracing_state() is not None or inside._len_torch_dispatch_stack():
+        return True
+    return bool(torch.autograd.forward_ad._current_level >= 0)
 
 
 def _lies_in_memory(x: Tensor) -> bool:

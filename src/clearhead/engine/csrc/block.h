@@ -116,7 +116,7 @@ static int shown_to(const Call *c, int64_t b, const Query *q, int64_t j0, int n,
   int low = within(q->low - j0, 0, n), high = within(q->high - j0, 0, n), count = 0;
   for (int j = 0; j < n; j++) shown[j] = j >= low && j < high;
   if (c->key_mask)
-    for (int j = low; j < high; j++) shown[j] &= c->key_mask[b * c->S + j0 + j];
+    for (int j = low; j < high; j++) shown[j] &= c->key_mask[b * c->S + j0 + j] != 0;
   if (c->document)
     for (int j = low; j < high; j++) shown[j] &= c->number[b * c->S + j0 + j] == q->document;
   if (c->mask.data) {

@@ -219,7 +219,7 @@ static void finish_rows(const Call *c, const Rows *rows) {
     ((REAL *)c->lse)[row] = spoiled ? NAN : lse;
     ((REAL *)c->lse_low)[row] = empty || spoiled ? 0 : (REAL)((m - lse) + log_l);
     if (c->figures) {
-      ((REAL *)c->entropy)[row] = spoiled ? NAN : entropy > 0 ? entropy : 0;
+      ((REAL *)c->entropy)[row] = spoiled ? NAN : entropy <= 0 ? 0 : entropy;
       ((REAL *)c->max_score)[row] = spoiled ? NAN : nothing ? -INFINITY : rows->m[lane];
       ((REAL *)c->mean_key)[row] = spoiled ? NAN : key * factor / some;
       ((REAL *)c->visible)[row] = rows->seen[lane];

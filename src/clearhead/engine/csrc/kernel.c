@@ -142,7 +142,8 @@ static void lay_out(const Call *c, Space *space, AnyRoom *room) {
 }
 
 // Whether scores are made of pairs of bfloat16: such numbers lie side by side, and the machine
-// multiplies them so. Gradients need each number apart.
+// multiplies them so. It takes subnormal numbers for 0, which a huge scale would show. Gradients need
+// each number apart.
 static int comes_in_pairs(const Call *c) {
 #if defined(PAIRS)
   const Array *both[] = {&c->q, &c->k};
@@ -151,6 +152,7 @@ static int comes_in_pairs(const Call *c) {
     int64_t odd = (int64_t)both[i]->data | steps[0] | steps[1] | steps[2];
     if (both[i]->dtype != BFLOAT16 || steps[3] != 2 || odd % 4) return 0;
   }
+  if (c->scale > 65536 || c->scale < -65536) return 0;
   return c->D % 2 == 0 && (c->kind == FORWARD || c->kind == RECEIVED || c->kind == CELLS);
 #else
   (void)c;

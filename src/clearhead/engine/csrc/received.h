@@ -30,10 +30,17 @@ static void received_unit(Call *c, int64_t unit, const ColumnRoom *room) {
       int m = span.to - span.from;
       if (!m || nothing_shown(c, b, t.q + span.from, m, x.j0, x.n)) continue;
       score_crossed(c, &t, span, &x, room->queries, room->keys + (size_t)r * c->D * LANES, room->s, NULL);
+      for (int i = span.from; i < span.to; i++) {  // a spoiled row spoils all that it sees
+        if (lse[i0 + i] == lse[i0 + i] || (c->query_mask && !c->query_mask[b * c->T + i0 + i])) continue;
+        uint8_t shown[LANES];
+        shown_to(c, b, &t.q[i], x.j0, x.n, shown);
+        for (int j = 0; j < x.n; j++) sums[r][j] += shown[j] ? NAN : 0;
+      }
       for (int at = 0; at < x.n_vecs * W; at += W) {
         vec sum = {0}, log_p;
         for (int i = span.from; i < span.to; i++) {
           if (c->query_mask && !c->query_mask[b * c->T + i0 + i]) continue;
+          if (lse[i0 + i] != lse[i0 + i]) continue;
           vec high = every(finite_or_0(lse[i0 + i])), lows = every(low[i0 + i]);
           sum += weight_of(load(room->s + i * LANES + at), high, lows, &log_p);
         }
