@@ -111,11 +111,8 @@ COPIES = {
     ),
     "mean key within the tile": ("(double)j0 * l + t.c[lane]", "t.c[lane]"),
     "mean key not renormalized by the sink": ("key * factor / some", "key / some"),
-    "distance with its sign": ("(j < own ? own - j : j - own)", "(own - j)"),
-    "distance with its sign behind the tile": (
-        "sum = t->c[lane] - (double)own * l",
-        "sum = (double)own * l - t->c[lane]",
-    ),
+    "distance with its sign": ("greatest(lag, -lag)", "lag"),
+    "distance with its sign beside the tile": ("at > 0 ? -ahead : ahead", "ahead"),
     "distance by the neighboring key": ("].own - j0;  //", "].own - j0 + 1;  //"),
     "the next key for the previous": ("q->own - 1, q->own}", "q->own + 1, q->own}"),
     "hidden keys are picked": (" && sees(c, x->b, q, keys[p])", ""),
