@@ -66,8 +66,8 @@ def test_nothing_beyond_an_array_of_any_kind_is_touched(number):
     ("old", "new"),
     [
         (
-            "for (; d < n; d++) {\n    to[d] = from[d];",
-            "for (; d <= n; d++) {\n    to[d] = from[d];",
+            "for (; d < n; d++) *zero += every(x[d] * 0);",
+            "for (; d <= n; d++) *zero += every(x[d] * 0);",
         ),
         ("if (n == W && dtype ==", "if (dtype =="),
         ("for (int d = 0; d < n; d++) switch", "for (int d = -1; d < n; d++) switch"),

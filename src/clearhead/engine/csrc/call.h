@@ -9,7 +9,7 @@ typedef struct {
   int64_t dtype;       // of Dtype
 } Array;
 
-enum Dtype { FLOAT32, FLOAT64, FLOAT16, BFLOAT16, BOOL };
+enum Dtype { FLOAT32, FLOAT64, FLOAT16, BFLOAT16, BOOL, TWO_OF_BFLOAT16 };  // the last: pack.h
 
 // What a call is to do. All but the first need its rows, lse and lse_low.
 enum Kind { FORWARD, RECEIVED, QUERY_GRADIENT, KEY_GRADIENTS, CELLS };

@@ -48,6 +48,16 @@ INLINE const char *at(const Array *x, int64_t b, int64_t h, int64_t i) {
 static const REAL *row_of(const Array *x, int64_t b, int64_t h, int64_t i, int n, REAL *room) {
   const char *from = at(x, b, h, i);
   int64_t step = x->strides[3];
+#if defined(PAIRS)
+  if (x->dtype == TWO_OF_BFLOAT16) {
+    if (step == 2 && (uintptr_t)from % sizeof(REAL) == 0) return (const REAL *)from;
+    for (int d = 0; d < n; d++) {
+      memcpy((char *)(room + d), from + 2 * d * step, 2);
+      memcpy((char *)(room + d) + 2, from + (2 * d + 1) * step, 2);
+    }
+    return room;
+  }
+#endif
   if (x->dtype == (SINGLE ? FLOAT32 : FLOAT64) && step == sizeof(REAL)) return (const REAL *)from;
 #define COPY(kind, size)                                                          \
   case kind:                                                                      \
@@ -78,7 +88,7 @@ INLINE int is_nan(vec x) {
 // multiplied in pairs.
 INLINE Array packed(const Call *c, const Array *x) {
   Array as = *x;
-  if (c->pairs) as.strides[3] = sizeof(REAL), as.dtype = FLOAT32;
+  if (c->pairs) as.dtype = TWO_OF_BFLOAT16;
   return as;
 }
 
