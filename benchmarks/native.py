@@ -239,15 +239,10 @@ def _tokens(ax: Axes, records: Sequence[Record]) -> None:
     ax.set(xlim=(lengths[0] / 1.2, lengths[-1] * 1.2), xlabel="tokens")
 
 
-def _levels(draw: Any) -> None:
-    draw(1, color=INK, linewidth=0.9, zorder=1)
-    draw(0.5, color=FAINT, linewidth=0.9, zorder=1)
-
-
 def _ratios(ax: Axes, eight: Sequence[Record], one: Sequence[Record]) -> None:
     ax.set_title("1  times SDPA's time")
     _tokens(ax, [*eight, *one])
-    _levels(ax.axhline)
+    ax.axhline(1, color=INK, linewidth=0.9, zorder=1)
     _curve(ax, eight, FIGURES["received"], PLUM, "8 heads, + received")
     _curve(ax, eight, FIGURES["backward"], ORANGE, "8 heads, forward + backward")
     _curve(ax, one, FIGURES["all"], GREEN, "one head, all diagnostics")
@@ -260,7 +255,7 @@ def _ratios(ax: Axes, eight: Sequence[Record], one: Sequence[Record]) -> None:
 
 def _beside(ax: Axes, records: Sequence[Record], threads: int) -> None:
     ax.set_title("2  times SDPA's time, one thing changed")
-    _levels(ax.axvline)
+    ax.axvline(1, color=INK, linewidth=0.9, zorder=1)
     names = ["the middle", *CHANGES]
     for at, change in enumerate([{}, *CHANGES.values()]):
         there = of_middle(records, **{"threads": threads} | change)
@@ -270,11 +265,14 @@ def _beside(ax: Axes, records: Sequence[Record], threads: int) -> None:
         for r, x in seen:
             face = BLUE if r["tokens"] == BESIDE[-1] else "white"
             ax.plot(x, at, "o", color=BLUE, markerfacecolor=face, markersize=5.5, zorder=3)
-            ax.plot(share(r, "SDPA"), at, "|", color=MUTED, markersize=7, zorder=2)
+            least = BLUE if r["tokens"] == BESIDE[-1] else MUTED
+            ax.plot(share(r, "SDPA"), at, "|", color=least, markersize=7, zorder=2)
     ax.set_yticks(range(len(names)), names)
     ax.set_ylim(len(names) - 0.4, -0.6)
     ax.set_xlim(0, max(1.25, ax.get_xlim()[1]))
-    ax.set_xlabel(f"open: {BESIDE[0]:,} tokens; full: {BESIDE[1]:,}; |: the least there can be")
+    ax.set_xlabel(
+        f"open: {BESIDE[0]:,} tokens; full: {BESIDE[1]:,}; | least possible, blue: {BESIDE[1]:,}"
+    )
 
 
 def _shares(ax: Axes, eight: Sequence[Record], one: Sequence[Record]) -> None:
@@ -293,7 +291,7 @@ def _shares(ax: Axes, eight: Sequence[Record], one: Sequence[Record]) -> None:
 def _added(ax: Axes, eight: Sequence[Record]) -> None:
     ax.set_title("4  what is added to the kernel's own time")
     _tokens(ax, eight)
-    _levels(ax.axhline)
+    ax.axhline(1, color=INK, linewidth=0.9, zorder=1)
     ends = _curve(ax, eight, FIGURES["rec./all"], PLUM, "received over all")
     ends += _curve(ax, eight, FIGURES["all/off"], BLUE, "all over output only", **MAIN)
     ax.set_ylim(0.8, max(2.0, ax.get_ylim()[1]))
