@@ -1,0 +1,103 @@
+"""How this attention does what others do otherwise: the table of a report."""
+
+from collections.abc import Iterator
+
+from clearhead.checker.diagnosis import Convention
+from clearhead.checker.matching import Explanation
+from clearhead.checker.signature import roles
+from clearhead.checker.trying import Attempt
+
+AXES = {"B": "batch", "H": "heads", "T": "tokens", "D": "d_head", "V": "d_v", "M": "d_model",
+        "O": "d_out", "W": "heads x d_v", "S": "keys"}  # fmt: skip
+MASKS = {
+    "attend": "True = may look",
+    "ones": "1 = may look, 0 = may not",
+    "hide": "True = hidden (as nn.MultiheadAttention has it)",
+    "additive": "added to the scores: 0 = may look, -inf = hidden",
+    "lowest": "added to the scores: 0 = may look, the lowest number = hidden",
+}
+
+
+def conventions(attempt: Attempt, explanation: Explanation, kind: str) -> Iterator[Convention]:
+    """A line for each question on which right implementations differ."""
+    manner, reading = attempt.manner, explanation.reading
+    made = {each.mistake.name: each for each in explanation.made}
+    families = {each.mistake.family for each in explanation.made}
+    takes = set(roles(manner.about.parameters)) - set(manner.values)
+    answered = {one.probe.name for one in attempt.asked}
+    what = "q, k, v" if kind == "sdp" else "x"
+    yield Convention("layout", f"{what} {_axes(manner.layout)}, output {_axes(manner.order)}"
+                     + (" (numpy)" if manner.numpy else ""),
+                     "right" if manner.layout in ("BHTD", "HTD", "TD", "BTM", "TM")
+                     else "different")  # fmt: skip
+    yield Convention("scale", _scale(made, reading.scale), _state("scale", families))
+    if {"mask", "bias", "hidden", "keep"} & takes:
+        state = _state("mask", families)
+        if state == "right" and manner.mask in ("hide", "additive", "lowest"):
+            state = "different"
+        yield Convention("mask", "inverted: True or 1 hides" if "mask-inverted" in made
+                         else MASKS[manner.mask], state)  # fmt: skip
+    yield _causal(explanation, takes, made)
+    if "causal, more keys" in answered or (reading.causal and "more keys than queries" in answered):
+        at = "bottom-right: the last query sees all keys" if reading.align == "end" \
+            else "top-left: query i sees keys 0 to i (as torch's is_causal)"  # fmt: skip
+        yield Convention("more keys than queries", at,
+                         "right" if reading.align == "end" else "different")  # fmt: skip
+    if "window of 3" in answered or reading.window is not None:
+        yield Convention("window", "W keys, the query's own included" if "window" not in families
+                         else next(m.mistake.title for m in explanation.made
+                                   if m.mistake.family == "window"),
+                         _state("window", families))  # fmt: skip
+    if "shared key heads" in answered or manner.G != manner.H:
+        yield Convention("shared key heads", "grouped: query head h reads key head h // (H / G)"
+                         if "shared key heads" not in families
+                         else next(m.mistake.title for m in explanation.made
+                                   if m.mistake.family == "shared key heads"),
+                         _state("shared key heads", families))  # fmt: skip
+    if reading.turn is not None:
+        yield Convention("rotary", f"{reading.turn.pairing}, base {reading.turn.base:g}",
+                         _state("rotary", families))  # fmt: skip
+    if manner.kind == "teach":
+        yield Convention("projections", "x @ W.T, as nn.Linear keeps them" if manner.turned
+                         else "x @ W", "different" if manner.turned else "right")  # fmt: skip
+    if manner.places is not None:
+        names = ", ".join(place.name for place in manner.places.found)
+        yield Convention("projections", names + (" (q, k, v of each head side by side)"
+                         if manner.places.by_head else ""))  # fmt: skip
+    if manner.weights_place is not None:
+        yield Convention("returns", f"output {'first' if manner.place == 0 else 'second'}, "
+                         f"weights {_axes(manner.weights_order)}")  # fmt: skip
+
+
+def _axes(order: str) -> str:
+    return "(" + ", ".join(AXES.get(letter, letter) for letter in order) + ")"
+
+
+def _state(family: str, families: set[str]) -> str:
+    return "mistake" if family in families else "right"
+
+
+def _scale(made: dict[str, object], own: float | None) -> str:
+    words = {
+        "scale-missing": "none", "scale-model-width": "1/sqrt(d_model)", "scale-no-root": "1/d_head",
+        "scale-multiplied": "sqrt(d_head)", "scale-one-side": "1/d_head^(1/4)",
+        "scale-after-softmax": "1/sqrt(d_head), after the softmax",
+        "scale-by-length": "1/sqrt(length)", "scale-by-heads": "1/sqrt(heads)",
+    }  # fmt: skip
+    found = [word for name, word in words.items() if name in made]
+    return found[0] if found else "1/sqrt(d_head)" if own is None else f"{own:g}, as told"
+
+
+def _causal(explanation: Explanation, takes: set[str], made: dict[str, object]) -> Convention:
+    reading = explanation.reading
+    if reading.causal:
+        if "mask-missing" in made:
+            return Convention("causal", "promised, and not done", "mistake")
+        state = "mistake" if any(name.startswith("mask") for name in made) else "right"
+        return Convention("causal", "always: it makes its own mask", state)
+    if "causal" in takes:
+        return Convention("causal", "when the flag is set",
+                          "mistake" if any(n.startswith("mask") for n in made) else "right")  # fmt: skip
+    if {"mask", "bias"} & takes:
+        return Convention("causal", "as the mask says")
+    return Convention("causal", "no: every query sees every key", "right")

@@ -1,0 +1,222 @@
+"""What is watched rather than computed: randomness, inputs written into, gradients, returned
+weights, and what becomes of a row that sees nothing."""
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from clearhead.checker.calls import Subject
+from clearhead.checker.diagnosis import Found
+from clearhead.checker.line import Mistake
+from clearhead.checker.manners import Unanswerable
+from clearhead.checker.matching import Explanation, computed, misfit
+from clearhead.checker.mistakes import REPORTS
+from clearhead.checker.mistakes.effects import BY_NAME
+from clearhead.checker.probes import Probe, problem_for, some_mask
+from clearhead.checker.signature import roles
+from clearhead.checker.steps import ATTENTION as LINE
+from clearhead.checker.trying import Attempt
+
+HALF = 1e-3  # a relative difference of gradients that rounding does not make
+
+
+def seen(
+    subject: Subject, attempt: Attempt, explanation: Explanation, explained: bool
+) -> list[Found]:
+    """Everything that was watched going wrong, the gravest first."""
+    found = [*_randomness(attempt), *_inputs(attempt)]
+    if explained and not attempt.random:
+        found += [*_reported(attempt, explanation), *_empty(subject, attempt, explanation)]
+        found += _gradients(subject, attempt, explanation)
+    return found
+
+
+def of(mistake: Mistake, why: str, note: str = "") -> Found:
+    return Found(mistake.name, mistake.family, mistake.title, mistake.does, mistake.mend, note,
+                 "seen", why, mistake.also, caution=mistake.caution)  # fmt: skip
+
+
+def _randomness(attempt: Attempt) -> Iterator[Found]:
+    if attempt.random and attempt.moved:
+        yield of(BY_NAME["dropout-in-eval"],
+                 "two calls with the same input gave different answers, drawn from the global "
+                 "random state")  # fmt: skip
+    elif attempt.random:
+        yield of(BY_NAME["not-deterministic"],
+                 "two calls with the same input gave different answers")  # fmt: skip
+    elif attempt.weights_random:
+        yield of(BY_NAME["dropout-on-weights"],
+                 "two calls with the same input returned the same output and different weights")  # fmt: skip
+    elif attempt.moved:
+        yield of(BY_NAME["random-state"],
+                 "torch's, numpy's or random's state was another one after the call")  # fmt: skip
+
+
+def _inputs(attempt: Attempt) -> Iterator[Found]:
+    if attempt.changed:
+        names = [_argument(attempt, key) for key in attempt.changed]
+        yield of(BY_NAME["inputs-changed"],
+                 f"{', '.join(names)} held other numbers after the call", ", ".join(names))  # fmt: skip
+
+
+def _argument(attempt: Attempt, key: str) -> str:
+    head = key.split(".")[0]
+    positional = [p.name for p in attempt.manner.about.parameters if p.kind == "positional"]
+    return positional[int(head)] if head.isdigit() and int(head) < len(positional) else key
+
+
+# Returned weights -------------------------------------------------------------------------------
+
+
+def _reported(attempt: Attempt, explanation: Explanation) -> Iterator[Found]:
+    if attempt.weights_random:
+        return
+    given = [(one, one.answer.weights) for one in attempt.asked if one.answer.weights is not None]
+    if not given:
+        return
+
+    def off(changes: Explanation, mistake: Mistake | None = None, at: int = 0) -> float:
+        steps = dict(changes.changes) | (dict(mistake.variants[at][1]) if mistake else {})
+        worst = 0.0
+        for one, weights in given:
+            work = computed(LINE, changes.reading.of(one.probe.problem), steps)
+            if work is None:
+                return math.inf
+            want = work.reported
+            if mistake is not None and mistake.name == "weights-scores":
+                sees = work.visible.expand_as(want)  # whatever stands for minus infinity
+                want, weights = want.masked_fill(~sees, 0), weights.masked_fill(~sees, 0)
+            worst = max(worst, misfit(weights, work, want) / one.probe.close)
+        return worst
+
+    if off(explanation) <= 1:
+        return
+    for mistake in REPORTS:
+        for at, (note, _) in enumerate(mistake.variants):
+            if off(explanation, mistake, at) <= 1:
+                yield of(mistake, "the output is that of other weights than those returned", note)
+                return
+    other = Mistake(
+        "weights-other", "weights", "the returned weights are not those of the output",
+        "Whoever reads them learns of something that the model did not do.",
+        "return what the values are multiplied by", look=r"return|weights|attn",
+    )  # fmt: skip
+    yield of(other, "the output is that of other weights than those returned")
+
+
+# A row that sees nothing ------------------------------------------------------------------------
+
+
+def _empty(subject: Subject, attempt: Attempt, explanation: Explanation) -> Iterator[Found]:
+    """Asked with a mask in which one query sees nothing."""
+    takes = set(roles(attempt.manner.about.parameters)) - set(attempt.manner.values)
+    if not {"mask", "bias"} & takes or any("see" in m.changes for m in explanation.made):
+        return
+    problem = problem_for(attempt.manner, seed=6)
+    _, T, S = problem.sizes
+    sees = some_mask(T, S)
+    sees[2] = False
+    probe = Probe("a row that sees nothing", problem.but(mask=sees), frozenset({"mask"}))
+    try:
+        reply = subject.call(attempt.manner.request(probe.problem, probe.hands))
+        if reply.failure is not None:
+            return
+        got = attempt.manner.read(reply, probe.problem).out
+    except Unanswerable:
+        return
+    row = got[..., 2, :]
+    if bool(row.isnan().any()):
+        yield of(BY_NAME["empty-nan"], "a mask with one row of nothing was handed over")
+        return
+    keep = {"after": lambda w: _filled(w, 1 / S)} | dict(explanation.changes)
+    work = computed(LINE, explanation.reading.of(probe.problem), keep)
+    if work is None:
+        return
+    even = work.out[..., 2, :]
+    if float((row - even).abs().max()) < 1e-3 * max(1.0, float(even.abs().max())):
+        yield of(BY_NAME["empty-uniform"], "a mask with one row of nothing was handed over")
+
+
+def _filled(work: object, value: float) -> None:
+    work.weights = work.weights.nan_to_num(value)  # type: ignore[attr-defined]
+
+
+# Gradients --------------------------------------------------------------------------------------
+
+
+def _gradients(subject: Subject, attempt: Attempt, explanation: Explanation) -> Iterator[Found]:
+    """Against those of the explained computation, so that a mistake is named once."""
+    manner = attempt.manner
+    if manner.numpy or not attempt.asked:
+        return
+    one = attempt.asked[-1] if len(attempt.asked) < 3 else attempt.asked[min(2, len(attempt.asked))]
+    one = next((a for a in attempt.asked if a.probe.first and a.probe.name == "mask"),
+               attempt.asked[0])  # fmt: skip
+    problem, leaves = _leaves(explanation.reading.of(one.probe.problem))
+    try:
+        work = LINE.run(problem, explanation.changes)
+        push = torch.randn(work.out.shape, generator=torch.Generator().manual_seed(9)).double()
+        asked = [each for each in leaves.values() if each.requires_grad]
+        wanted = torch.autograd.grad(work.out, asked, push, allow_unused=True)
+        request = manner.request(one.probe.problem, one.probe.hands, push=manner.theirs(push),
+                                 of=manner.place)  # fmt: skip
+        reply = subject.call(request)
+    except (Unanswerable, RuntimeError):
+        return
+    if reply.failure is not None or not reply.gradients:
+        return
+    ours = dict(zip(leaves, wanted, strict=True))
+    stopped, wrong = [], []
+    for name, role in _keys(attempt):
+        want = ours.get(role)
+        if name not in reply.gradients or want is None or math.isnan(float(want.sum())):
+            continue
+        got, size = reply.gradients[name], float(want.abs().max())
+        if size < 1e-6:
+            continue
+        if got is None or float(got.abs().max()) == 0:
+            stopped.append(_argument(attempt, name))
+            continue
+        laid = manner.laid_gradient(role, want)
+        if laid.shape != got.shape or float((laid - got).abs().max()) > HALF * size:
+            wrong.append(_argument(attempt, name))
+    if stopped:
+        yield of(BY_NAME["gradient-stopped"], f"{', '.join(stopped)} got none", ", ".join(stopped))
+    elif wrong:
+        yield of(BY_NAME["gradient-wrong"],
+                 f"that of {', '.join(wrong)} is off from that of the same computation",
+                 ", ".join(wrong))  # fmt: skip
+
+
+def _leaves(problem: object) -> tuple[object, dict[str, Tensor]]:
+    """The problem again, whose inputs ask for gradients."""
+    p = problem
+    if p.x is not None:  # type: ignore[attr-defined]
+        W = p.W  # type: ignore[attr-defined]
+        names = {"x": p.x, "W_Q": W.q, "W_K": W.k, "W_V": W.v}  # type: ignore[attr-defined]
+        names |= {} if W.o is None else {"W_O": W.o}
+        leaves = {name: each.clone().requires_grad_() for name, each in names.items()}
+        made = type(W)(leaves["W_Q"], leaves["W_K"], leaves["W_V"], leaves.get("W_O"), W.biases)
+        return p.but(x=leaves["x"], W=made), leaves  # type: ignore[attr-defined]
+    leaves = {name: getattr(p, name).clone().requires_grad_() for name in "qkv"}
+    return p.but(**leaves), leaves  # type: ignore[attr-defined]
+
+
+def _keys(attempt: Attempt) -> Iterator[tuple[str, str]]:
+    """Names under which gradients come back, and whose they are."""
+    about, at = attempt.manner.about, 0
+    known = {name: role for role, name in roles(about.parameters).items()}
+    wanted = ("q", "k", "v") if attempt.manner.kind == "sdp" else ("x",)
+    unnamed = iter([role for role in wanted if role not in known.values()])
+    for parameter in about.parameters:
+        if parameter.kind == "var":
+            continue
+        role = known.get(parameter.name)
+        if role is None and parameter.required:
+            role = next(unnamed, None)
+        if role in ("q", "k", "v", "x", "W_Q", "W_K", "W_V", "W_O"):
+            yield str(at), role
+            yield parameter.name, role
+        at += parameter.kind == "positional"

@@ -1,0 +1,353 @@
+"""How somebody's attention is to be called, and how its answer is to be read.
+
+A `Manner` turns a `Problem` into a `Request` and a `Reply` into an `Answer` of our own axes. Sizes
+of different axes differ in every problem, so that an axis of an answer is known by its size.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import permutations
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clearhead.checker.about import About, Parameter
+from clearhead.checker.calls import Reply, Request, Stub
+from clearhead.checker.problem import Problem, Projections, Turn
+from clearhead.checker.projections import Places
+from clearhead.checker.signature import roles
+
+LAYOUTS = {"sdp": ("BHTD", "BTHD", "HTD", "BTD", "TD", "THD"), "teach": ("TM", "BTM"),
+           "module": ("BTM", "TM", "TBM")}  # fmt: skip
+NOTHING = frozenset[str]()
+
+
+class Unanswerable(Exception):
+    """This manner has no way to ask that, or to read what came."""
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """out (B, H, T, Dv) or (B, T, O), and weights (B, H, T, S), (B, T, S) or None; float64."""
+
+    out: Tensor
+    weights: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Manner:
+    """One way of calling.
+
+    mask     what a mask is made of: "attend" and "hide" (bool), "ones" (0 and 1 in floats),
+             "additive" (0 and -inf), "lowest" (0 and the lowest number)
+    axes     of a mask: 2 for (T, S), 3 for (B, T, S), 4 for (B, 1, T, S)
+    table    a table of cosines: "halves" and "interleaved" of width D, "half" of D/2
+    turned   weights are handed over as (out, in), as nn.Linear has them
+    order    axes of the output; place and weights_place say where in the answer they are
+    """
+
+    about: About
+    kind: str
+    layout: str
+    mask: str = "attend"
+    axes: int = 2
+    table: str = "halves"
+    numpy: bool = False
+    turned: bool = False
+    places: Places | None = None
+    H: int = 1
+    G: int = 1
+    place: int = 0
+    order: str = ""
+    weights_place: int | None = None
+    weights_order: str = ""
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    # Asking -----------------------------------------------------------------------------------
+
+    def request(
+        self, problem: Problem, hands: frozenset[str] = NOTHING, **rest: Any
+    ) -> Request:
+        """The call that asks this; `hands` names what is handed over as an argument."""
+        positional: list[Any] = []
+        keywords: dict[str, Any] = {}
+        known = {name: role for role, name in roles(self.about.parameters).items()}
+        stopped = False
+        wanted = ("q", "k", "v") if self.kind == "sdp" else ("x",)
+        unnamed = iter([role for role in wanted if role not in known.values()])
+        for parameter in self.about.parameters:
+            if parameter.kind == "var":
+                stopped = stopped or not parameter.name.startswith("**")
+                continue
+            role = known.get(parameter.name)
+            if parameter.name in self.values:
+                value = self.values[parameter.name]
+            else:
+                if role is None and parameter.required:
+                    role = next(unnamed, None)
+                value = self._value(role, parameter, problem, hands)
+            if value is LEFT_OUT:
+                stopped = stopped or parameter.kind == "positional"
+            elif parameter.kind == "keyword" or stopped:
+                keywords[parameter.name] = value
+            else:
+                positional.append(value)
+        parameters = None
+        if self.places is not None and problem.W is not None:
+            parameters = self.places.filled(problem)
+        return Request(
+            tuple(positional), keywords, numpy=self.numpy, parameters=parameters, **rest
+        )
+
+    def _value(
+        self, role: str | None, parameter: Parameter, problem: Problem, hands: frozenset[str]
+    ) -> Any:
+        B, T, S = problem.sizes
+        required, p = parameter.required, problem
+        if role in ("q", "k", "v"):
+            source = getattr(p, role)
+            if p.x is not None:
+                return self._laid(p.x)
+            return self._laid(source)
+        if role == "x" and p.x is not None:
+            return self._laid(p.x)
+        if role in ("W_Q", "W_K", "W_V", "W_O", "W_QKV") and p.W is not None:
+            return self._weight(role, p.W)
+        if role in ("mask", "hidden", "keep", "bias"):
+            return self._mask(role, parameter, problem, hands)
+        if role == "module":
+            return self._stub(problem)
+        numbers: dict[str, Any] = {
+            "n_heads": p.H, "n_kv": p.G, "d_head": p.head_size, "d_model": p.width,
+            "size": T, "dropout": 0.0, "training": False, "average": False, "told": True,
+            "gqa": p.H != p.G,
+        }  # fmt: skip
+        if role == "told" and (required or parameter.default is False):
+            return True
+        if role in ("average", "training") or (role == "gqa" and p.H != p.G):
+            return numbers[role]
+        if role == "causal":
+            return "causal" in hands
+        handed: dict[str, Any] = {
+            "window": p.window, "softcap": p.softcap, "scale": p.scale,
+            "sinks": None if p.sinks is None else p.sinks.float(),
+            "slopes": None if p.slopes is None else p.slopes.float(),
+        }  # fmt: skip
+        if role in handed and (role in hands or (required and handed[role] is not None)):
+            return handed[role]
+        if role in ("cos", "sin"):
+            return self._table(role, p)
+        if role == "scale" and required:
+            return p.head_size**-0.5
+        if role == "n_heads" or (role == "n_kv" and p.G != p.H):
+            return numbers[role]
+        if not required:
+            return LEFT_OUT
+        if role in numbers:
+            return numbers[role]
+        if role in handed and "None" in parameter.annotation:
+            return None
+        if role == "window":
+            return T + S
+        raise Unanswerable(
+            f"the parameter {parameter.name!r} is not known: its name says nothing of what it is "
+            f"for. Give it a value: --set {parameter.name}=VALUE"
+        )
+
+    def _laid(self, ours: Tensor) -> Tensor:
+        """(B, H, T, D) or (B, T, M) in the layout of this manner, float32."""
+        axes = "BHTD" if ours.ndim == 4 else "BTM"
+        for letter in axes:
+            if letter not in self.layout and ours.shape[axes.index(letter)] != 1:
+                raise Unanswerable(f"{self.layout} has no axis {letter}")
+        kept = [letter for letter in axes if letter in self.layout]
+        for letter in axes:
+            if letter not in kept:
+                ours = ours.select(axes.index(letter), 0)
+                axes = axes.replace(letter, "")
+        order = [kept.index(letter) for letter in self.layout]
+        return ours.permute(order).contiguous().float()
+
+    def laid_gradient(self, role: str, ours: Tensor) -> Tensor:
+        """A gradient of ours with respect to an argument, in that argument's layout."""
+        if role.startswith("W_"):
+            return (ours.mT if self.turned else ours).float()
+        return self._laid(ours)
+
+    def _weight(self, role: str, W: Projections) -> Tensor:
+        if role == "W_O" and W.o is None:
+            raise Unanswerable("no W_O here")
+        parts = {"W_Q": [W.q], "W_K": [W.k], "W_V": [W.v], "W_O": [W.o], "W_QKV": [W.q, W.k, W.v]}
+        joined = torch.cat([part for part in parts[role] if part is not None], dim=1)
+        return (joined.mT if self.turned else joined).contiguous().float()
+
+    def _mask(
+        self, role: str, parameter: Parameter, problem: Problem, hands: frozenset[str]
+    ) -> Any:
+        B, T, S = problem.sizes
+        sees = problem.mask if "mask" in hands else None
+        if sees is None:
+            if not parameter.required:
+                return LEFT_OUT
+            if "None" in parameter.annotation or role == "bias":
+                return None
+            sees = torch.ones(T, S, dtype=torch.bool)
+        if role in ("hidden", "keep"):
+            if "padding" not in hands:
+                return None if parameter.required else LEFT_OUT
+            keys = sees.expand(B, 1, T, S)[:, 0, 0]
+            return ~keys if role == "hidden" else keys
+        if "padding" in hands and {"hidden", "keep"} & set(roles(self.about.parameters)):
+            return None if parameter.required else LEFT_OUT
+        form = "additive" if role == "bias" and self.mask in ("attend", "ones") else self.mask
+        if self.axes == 2:
+            if sees.ndim == 4 and (sees.shape[0] > 1 or sees.shape[1] > 1):
+                raise Unanswerable("this mask has no axis for the batch")
+            sees = sees.reshape(sees.shape[-2:])
+        else:
+            sees = sees if sees.ndim == 4 else sees[None, None]
+            if self.axes == 3 or ("H" not in self.layout and self.kind == "sdp"):
+                sees = sees[:, 0].expand(-1, T, S)
+        return formed(sees, form)
+
+    def _table(self, role: str, p: Problem) -> Tensor:
+        """cos or sin of the angles of all positions: (T, D) or (T, D/2)."""
+        turn, (_, T, _) = p.turn or Turn(), p.sizes
+        D = p.head_size
+        angles = torch.arange(T)[:, None] * turn.base ** (-2.0 * torch.arange(D // 2) / D).double()
+        if self.table != "half":
+            twice = self.table == "halves"
+            angles = torch.cat((angles, angles), 1) if twice else angles.repeat_interleave(2, 1)
+        return (angles.cos() if role == "cos" else angles.sin()).float()
+
+    def _stub(self, p: Problem) -> Stub:
+        """What transformers hand to their eager functions as `module`."""
+        settings: dict[str, Any] = {
+            "num_key_value_groups": p.H // p.G, "is_causal": False, "head_dim": p.head_size,
+            "scaling": p.head_size**-0.5, "attention_dropout": 0.0, "layer_idx": 0,
+            "softcap": p.softcap, "attn_logit_softcapping": p.softcap,
+        }  # fmt: skip
+        if p.sinks is not None:
+            settings["sinks"] = p.sinks.float()
+        return Stub({**settings, "config": Stub(dict(settings))})
+
+    # Reading ----------------------------------------------------------------------------------
+
+    def learn(self, reply: Reply, problem: Problem) -> "Manner":
+        """This manner with what a first answer shows of the order of things in it."""
+        tensors = reply.answers[0]
+        sizes = _sizes(problem)
+        wanted = "BHTV" if problem.x is None else "BTO"
+        found = [(at, order) for at, t in enumerate(tensors) for order in _orders(t, wanted, sizes)]
+        if not found:
+            seen = ", ".join(str(list(t.shape)) for t in tensors)
+            raise Unanswerable(
+                f"the answer has no tensor of the output's sizes: got {seen}, and "
+                f"{_named(wanted, sizes)} were asked for"
+            )
+        same = self.layout.replace("D", "V")
+        place, order = next((f for f in found if f[1] == same), found[0])
+        maps = [
+            (at, order)
+            for at, t in enumerate(tensors)
+            if at != place
+            for axes in ("BHTS", "BTS", "HTS", "TS")
+            for order in _orders(t, axes, sizes)
+        ]
+        weights_place, weights_order = maps[0] if maps else (None, "")
+        return replace(
+            self, place=place, order=order,
+            weights_place=weights_place, weights_order=weights_order,
+        )  # fmt: skip
+
+    def read(self, reply: Reply, problem: Problem, call: int = 0) -> Answer:
+        """The answer in our own axes. Unanswerable if it has other sizes than it should."""
+        tensors, sizes = reply.answers[call], _sizes(problem)
+        if self.place >= len(tensors):
+            raise Unanswerable("the answer has fewer tensors than before")
+        out = _ours(tensors[self.place], self.order, "BHTV" if problem.x is None else "BTO", sizes)
+        weights = None
+        if self.weights_place is not None and self.weights_place < len(tensors):
+            axes = "BHTS" if "H" in self.weights_order or self.H == 1 else "BTS"
+            weights = _ours(tensors[self.weights_place], self.weights_order, axes, sizes)
+        return Answer(out, weights)
+
+    def theirs(self, ours: Tensor) -> Tensor:
+        """An output of our axes as this attention returns it: a gradient to be pushed back."""
+        axes = "BHTV" if ours.ndim == 4 else "BTO"
+        if "W" in self.order:
+            B, H, T, V = ours.shape
+            merged = ours.transpose(1, 2).reshape(B, T, H * V)
+            return merged if "B" in self.order else merged[0]
+        for letter in axes:
+            if letter not in self.order:
+                ours, axes = ours.select(axes.index(letter), 0), axes.replace(letter, "")
+        return ours.permute([axes.index(letter) for letter in self.order]).contiguous().float()
+
+
+class _LeftOut:
+    pass
+
+
+LEFT_OUT = _LeftOut()
+
+
+def formed(sees: Tensor, form: str) -> Tensor:
+    """A mask of True = may look, in another form."""
+    if form == "attend":
+        return sees.contiguous()
+    if form == "hide":
+        return (~sees).contiguous()
+    if form == "ones":
+        return sees.float().contiguous()
+    low = -torch.inf if form == "additive" else torch.finfo(torch.float32).min
+    return torch.zeros(sees.shape).masked_fill(~sees, low)
+
+
+def _sizes(problem: Problem) -> dict[str, int]:
+    B, T, S = problem.sizes
+    sizes = {"B": B, "T": T, "S": S, "H": problem.H}
+    if problem.x is not None:
+        assert problem.W is not None
+        W = problem.W
+        wide = W.v.shape[1] // problem.G * problem.H if W.o is None else W.o.shape[1]
+        return {**sizes, "O": wide}
+    assert problem.v is not None
+    return {**sizes, "V": problem.v.shape[-1], "W": problem.H * problem.v.shape[-1]}
+
+
+def _named(axes: str, sizes: Mapping[str, int]) -> str:
+    return "(" + ", ".join(f"{letter} = {sizes[letter]}" for letter in axes) + ")"
+
+
+def _orders(tensor: Tensor, axes: str, sizes: Mapping[str, int]) -> Iterable[str]:
+    """Orders of these axes that the tensor can have; axes of size 1 may be missing."""
+    have = tuple(tensor.shape)
+    must = [letter for letter in axes if sizes[letter] != 1]
+    free = [letter for letter in axes if sizes[letter] == 1]
+    for letters in (axes, *(("".join(must),) if free else ())):
+        for order in permutations(letters):
+            text = "".join(order)
+            if "T" in text and "S" in text and text.index("T") > text.index("S"):
+                continue  # of two axes alike the first is that of the queries
+            if tuple(sizes[letter] for letter in order) == have:
+                yield text
+    if axes == "BHTV" and sizes["H"] > 1:
+        for text in ("BTW", "TW"):
+            if tuple(sizes[letter] for letter in text) == have and (sizes["B"] == 1 or "B" in text):
+                yield text
+
+
+def _ours(tensor: Tensor, order: str, axes: str, sizes: Mapping[str, int]) -> Tensor:
+    if tuple(tensor.shape) != tuple(sizes[letter] for letter in order):
+        raise Unanswerable(
+            f"the answer is {list(tensor.shape)} where {_named(order, sizes)} was due"
+        )
+    if "W" in order:
+        T, H = sizes["T"], sizes["H"]
+        return tensor.double().reshape(sizes["B"], T, H, -1).transpose(1, 2)
+    for letter in axes:
+        if letter not in order:
+            tensor, order = tensor[None], letter + order
+    return tensor.permute([order.index(letter) for letter in axes]).double()

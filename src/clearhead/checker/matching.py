@@ -1,0 +1,200 @@
+"""Which mistakes explain an answer: none, one, or two at once.
+
+Every explanation is computed and held against every answer. The simplest that fits all of them
+wins; of equally simple ones the first in the order of the library.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import torch
+from torch import Tensor
+
+from clearhead.checker.line import Changes, Line, Mistake, Work
+from clearhead.checker.manners import Answer
+from clearhead.checker.probes import Probe
+from clearhead.checker.told import Reading
+
+FAR = 1e-3  # what differs by less cannot be told apart
+ROUGH = 0.03  # what half precision loses at most on our probes
+
+
+@dataclass(frozen=True, eq=False)
+class Made:
+    """One way to make a mistake: which, what sets it apart from the mistake's others, its steps."""
+
+    mistake: Mistake
+    note: str
+    changes: Changes
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """What an attention computes: what it does of its own accord, and the mistakes in it."""
+
+    reading: Reading
+    made: tuple[Made, ...] = ()
+
+    @property
+    def changes(self) -> Changes:
+        return {step: do for made in self.made for step, do in made.changes.items()}
+
+    def work(self, line: Line, probe: Probe) -> Work | None:
+        return computed(line, self.reading.of(probe.problem), self.changes)
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """A probe and what came of it."""
+
+    probe: Probe
+    answer: Answer
+
+
+def misfit(got: Tensor, work: Work, want: Tensor | None = None) -> float:
+    """The largest difference, relative to numbers near 1 and above; inf where a number is none.
+
+    What follows from a row that sees nothing (NaN in ours) is not compared.
+    """
+    want = work.out if want is None else want
+    if got.shape != want.shape:
+        return math.inf
+    compared = torch.ones_like(want, dtype=torch.bool)
+    if hasattr(work, "visible") and not bool(work.visible.any(dim=-1).all()):
+        compared = ~want.isnan()
+        if not bool(compared.any()):
+            return math.inf
+    ours, theirs = want[compared], got[compared]
+    finite = ours.isfinite()
+    if bool((finite != theirs.isfinite()).any()):
+        return math.inf
+    if not bool(finite.any()):
+        return 0.0
+    ours, theirs = ours[finite], theirs[finite]
+    return float((ours - theirs).abs().max() / max(1.0, float(ours.abs().max())))
+
+
+def fits(explanation: Explanation, line: Line, asked: Sequence[Asked], loose: float = 0) -> bool:
+    return all(off(explanation, line, one) <= max(loose, one.probe.close) for one in asked)
+
+
+def computed(line: Line, problem: object, changes: Changes) -> Work | None:
+    """What the line makes of a problem; None where nobody can make these mistakes."""
+    try:
+        return line.run(problem, changes)
+    except (LookupError, RuntimeError, ValueError):
+        return None
+
+
+def off(explanation: Explanation, line: Line, one: Asked) -> float:
+    """How far the answer is from what is explained; inf where that cannot be computed."""
+    work = explanation.work(line, one.probe)
+    return math.inf if work is None else misfit(one.answer.out, work)
+
+
+def made_by(mistakes: Iterable[Mistake]) -> list[Made]:
+    return [Made(m, note, changes) for m in mistakes for note, changes in m.variants]
+
+
+def felt(made: Sequence[Made], reading: Reading, line: Line, asked: Sequence[Asked]) -> list[Made]:
+    """Those that change an answer by more than can be overlooked; of equal ones all but the first
+    are left out of pairs, not of singles."""
+    right = [(one, Explanation(reading).work(line, one.probe)) for one in asked]
+    kept = []
+    for each in made:
+        for one, work in right:
+            changed = computed(line, reading.of(one.probe.problem), each.changes)
+            if changed is not None and work is not None and misfit(changed.out, work) > FAR:
+                kept.append(each)
+                break
+    return kept
+
+
+def right(readings: Sequence[Reading], line: Line, asked: Sequence[Asked], loose: float = 0
+          ) -> list[Explanation]:  # fmt: skip
+    """Readings under which the answers are right."""
+    found = [Explanation(reading) for reading in readings]
+    return [each for each in found if fits(each, line, asked, loose)]
+
+
+def singles(
+    readings: Sequence[Reading], line: Line, asked: Sequence[Asked], mistakes: Iterable[Mistake],
+    loose: float = 0,
+) -> list[Explanation]:  # fmt: skip
+    """One mistake that explains all answers."""
+    made = made_by(mistakes)
+    found = []
+    for reading in readings:
+        for each in felt(made, reading, line, asked):
+            explanation = Explanation(reading, (each,))
+            if fits(explanation, line, asked, loose):
+                found.append(explanation)
+    return found
+
+
+def fitted(
+    readings: Sequence[Reading], line: Line, asked: Sequence[Asked], mistake: Mistake,
+    step: Callable[[float], Changes],
+) -> list[Explanation]:  # fmt: skip
+    """A mistake with a number in it, looked for from 1/100 to 100: the number that fits best."""
+    found = []
+    for reading in readings:
+
+        def worst(power: float, reading: Reading = reading) -> float:
+            made = Made(mistake, f"about {10**power:.4g}", step(10**power))
+            tried = Explanation(reading, (made,))
+            return sum(min(off(tried, line, one), 10.0) for one in asked[:2])
+
+        powers = [at / 15 for at in range(-30, 31)]
+        at = min(powers, key=worst)
+        width = 1 / 15
+        for _ in range(40):  # by thirds
+            a, b = at - width / 3, at + width / 3
+            at = min((at, a, b), key=worst)
+            width *= 0.7
+        made = Made(mistake, f"about {10**at:.4g}", step(10**at))
+        own = asked[0].probe.problem.head_size ** -0.5
+        if abs(10**at / own - 1) < 0.03:
+            continue  # as good as right: digits are missing, not a scale
+        if fits(Explanation(reading, (made,)), line, asked, loose=2e-4):
+            found.append(Explanation(reading, (made,)))
+    return found
+
+
+def doubles(
+    readings: Sequence[Reading], line: Line, asked: Sequence[Asked], mistakes: Iterable[Mistake],
+    loose: float = 0, stop: Callable[[], bool] = lambda: False,
+) -> list[Explanation]:  # fmt: skip
+    """Two mistakes in different steps that explain all answers, each of them needed."""
+    made = made_by(mistakes)
+    found = []
+    for reading in readings:
+        apart = felt(made, reading, line, asked)
+        for one, other in combinations(apart, 2):
+            if one.mistake is other.mistake or set(one.changes) & set(other.changes):
+                continue
+            explanation = Explanation(reading, (one, other))
+            if fits(explanation, line, asked, loose):
+                found.append(explanation)
+        if found or stop():
+            break
+    return found
+
+
+def nearest(
+    readings: Sequence[Reading], line: Line, asked: Sequence[Asked], mistakes: Iterable[Mistake]
+) -> list[tuple[float, Explanation]]:
+    """The explanations that come nearest, by the share of probes that they miss, then by how far."""
+    made = made_by(mistakes)
+    ranked = []
+    for reading in readings:
+        for explanation in (Explanation(reading), *(Explanation(reading, (m,)) for m in made)):
+            errors = [off(explanation, line, one) for one in asked]
+            missed = sum(
+                error > one.probe.close for error, one in zip(errors, asked, strict=True)
+            )
+            size = sum(min(error, 10.0) for error in errors) / max(len(errors), 1)
+            ranked.append((missed + min(size, 10.0) / 20, explanation))
+    return sorted(ranked, key=lambda pair: pair[0])

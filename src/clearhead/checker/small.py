@@ -1,0 +1,133 @@
+"""The smallest input on which an attention is wrong, in numbers that can be checked by hand."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from clearhead.checker.calls import Subject
+from clearhead.checker.diagnosis import Example
+from clearhead.checker.manners import Manner, Unanswerable
+from clearhead.checker.matching import Explanation, misfit, off
+from clearhead.checker.probes import Probe, problem_for
+from clearhead.checker.problem import Problem, Projections, heads
+from clearhead.checker.steps import ATTENTION as LINE
+from clearhead.checker.trying import Attempt
+
+SEEN = 0.02  # a difference that is seen in three digits
+SIZES = [(T, D, H) for H in (1, 2) for T in (1, 2, 3, 4) for D in (1, 2, 4)]
+
+
+def smallest(subject: Subject, attempt: Attempt, explanation: Explanation) -> Example | None:
+    """Tried from one token upwards; None where only larger inputs fail, or none that is small."""
+    plain = Explanation(explanation.reading)
+    failing = [
+        one.probe
+        for one in attempt.asked
+        if off(plain, LINE, one) > one.probe.close
+    ]
+    for probe in failing[:3]:
+        for problem in _problems(attempt.manner, probe):
+            found = _shown(subject, attempt.manner, plain, explanation, replace(probe, problem=problem))
+            if found is not None:
+                return found
+    return None
+
+
+def _problems(manner: Manner, probe: Probe) -> Iterator[Problem]:
+    """Like this probe's problem, and smaller; whole numbers, and those as few as can be."""
+    given = probe.problem
+    _, T0, S0 = given.sizes
+    if "scores" in probe.name:
+        yield given  # its numbers are the point
+        return
+    for T, D, H in SIZES:
+        S = T + (S0 > T0) * (1 if T > 1 else 2)
+        if manner.kind == "sdp":
+            H = H if "H" in manner.layout else 1
+            if H == 1 and "H" in manner.layout and manner.values:
+                continue
+            G = max(H // 2, 1) if given.G < given.H else H
+            if given.G < given.H and H == 1:
+                continue
+            made = heads(B=1, H=H, G=G, T=T, S=S, D=D)
+            assert made.q is not None and made.k is not None and made.v is not None
+            made = made.but(q=_whole(made.q, 1), k=_whole(made.k, 2), v=_whole(made.v, 3))
+        else:
+            made = problem_for(manner, T=T)
+            if made.x is not None and made.W is not None:
+                made = made.but(x=_whole(made.x[:1], 4))
+        yield made.but(**_asked_like(given, T, S, made.H))
+
+
+def _asked_like(given: Problem, T: int, S: int, H: int) -> dict[str, object]:
+    """What was asked of the larger problem, cut to this size."""
+    mask = given.mask
+    if mask is not None:
+        mask = mask.expand(*mask.shape[:-2], given.sizes[1], given.sizes[2])
+        mask = mask[..., :T, :S] if mask.ndim == 2 else mask[:1, :1, :T, :S]
+    return {
+        "causal": given.causal, "mask": mask,
+        "window": given.window, "scale": given.scale, "softcap": given.softcap,
+        "slopes": None if given.slopes is None else given.slopes[:H],
+        "sinks": None if given.sinks is None else given.sinks[:H],
+    }  # fmt: skip
+
+
+def _whole(like: Tensor, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(-1, 3, like.shape, generator=generator).double()
+
+
+def _shown(
+    subject: Subject, manner: Manner, plain: Explanation, explanation: Explanation, probe: Probe
+) -> Example | None:
+    """The example, where the answer is seen to be wrong here."""
+    try:
+        reply = subject.call(manner.request(probe.problem, probe.hands))
+        if reply.failure is not None:
+            return None
+        got = manner.read(reply, probe.problem)
+        want = plain.work(LINE, probe)
+    except Unanswerable:
+        return None
+    if want is None or misfit(got.out, want) < SEEN or (got.out - want.out).abs().nan_to_num(1.0).max() < SEEN:
+        return None
+    weights = got.weights
+    if weights is None and explanation.made:
+        work = explanation.work(LINE, probe)
+        weights = None if work is None else work.weights
+    row = _worst(got.out, want.out)
+    p = probe.problem
+    inputs = [(n, getattr(p, n)[0]) for n in ("q", "k", "v", "x") if getattr(p, n) is not None]
+    if p.mask is not None and probe.hands:
+        inputs.append(("mask", p.mask[0, 0] if p.mask.ndim == 4 else p.mask))
+    if isinstance(p.W, Projections) and manner.places is None and p.W.q.numel() <= 12:
+        inputs += [("W_Q", p.W.q), ("W_K", p.W.k), ("W_V", p.W.v)]
+    return Example(
+        words=_words(probe, row), inputs=tuple(inputs), got=got.out[0], want=want.out[0],
+        want_weights=want.weights[0],
+        got_weights=None if weights is None or weights.ndim != 4 else weights[0],
+        call=_call(manner, probe),
+    )  # fmt: skip
+
+
+def _worst(got: Tensor, want: Tensor) -> int:
+    """The query whose output is farthest off."""
+    distance = (got - want).abs().nan_to_num(torch.inf)
+    return int(distance.amax(dim=[d for d in range(distance.ndim) if d != got.ndim - 2]).argmax())
+
+
+def _words(probe: Probe, row: int) -> str:
+    B, T, S = probe.problem.sizes
+    p = probe.problem
+    size = f"{T} tokens" if T == S else f"{T} queries and {S} keys"
+    if T == S == 1:
+        size = "one token"
+    heads_ = "one head" if p.H == 1 else f"{p.H} heads"
+    return f"{size}, {heads_} of size {p.head_size} ({probe.name}); query {row} is farthest off"
+
+
+def _call(manner: Manner, probe: Probe) -> str:
+    return manner.about.name

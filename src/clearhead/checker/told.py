@@ -1,0 +1,93 @@
+"""What is known beforehand of somebody's attention, and what is found to be a convention of it."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clearhead.checker.about import About
+from clearhead.checker.problem import Problem, Turn
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the person says; None where nothing is said, and it is found out by trying.
+
+    kind      "sdp", "teach", "module", "entropy", "rotary" or "mask"
+    layout    axes of q, k and v, such as "BHTD", or of x, such as "BTM"
+    mask      what a mask says: "attend" (True or 1 = may look), "hide" or "additive"
+    align     "end" or "start": where a causal mask begins if there are more keys than queries
+    turn      rotary positions inside; window, softcap, alibi likewise
+    strict    cautions count as mistakes
+    values    values for parameters whose names say nothing, and for building a class
+    """
+
+    kind: str | None = None
+    layout: str | None = None
+    causal: bool | None = None
+    mask: str | None = None
+    align: str | None = None
+    window: int | None = None
+    softcap: float | None = None
+    scale: float | None = None
+    alibi: bool = False
+    turn: Turn | None = None
+    n_heads: int | None = None
+    n_kv: int | None = None
+    strict: bool = False
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What an attention is taken to do of its own accord, without being asked by an argument."""
+
+    causal: bool = False
+    align: str = "end"
+    window: int | None = None
+    softcap: float | None = None
+    scale: float | None = None
+    alibi: bool = False
+    turn: Turn | None = None
+
+    def of(self, problem: Problem) -> Problem:
+        """The problem as this attention should solve it."""
+        own: dict[str, Any] = {"causal": problem.causal or self.causal, "align": self.align}
+        for name in ("window", "softcap", "scale", "turn"):
+            if getattr(problem, name) is None:
+                own[name] = getattr(self, name)
+        if self.alibi and problem.slopes is None:
+            own["slopes"] = usual_slopes(problem.H)
+        return problem.but(**own)
+
+    def but(self, **changes: Any) -> "Reading":
+        return replace(self, **changes)
+
+
+def usual_slopes(H: int) -> Tensor:
+    """2^(-8 (h + 1) / H), as ALiBi has it for a power of two heads."""
+    return 2.0 ** (-8.0 * torch.arange(1, H + 1).double() / H)
+
+
+# A mask's own words, in a docstring or a comment: what True or 1 stands for.
+HIDES = re.compile(
+    r"\b(true|1s?|ones?|nonzero)\b[`'\" ]*(=+|->|means?|marks?|where|for|values?|positions?|"
+    r"indicates?|entr\w+)(?:(?!\b(?:false|0s?|zeros?|may|can|attends?|keeps?|kept|visible|allowed|"
+    r"sees?)\b)[^.\n]){0,80}?"
+    r"(mask(ed)?( out)?|ignored?|blocked?|hidden|hides?|hide|not (be )?(allowed|attend\w*)|"
+    r"disallow\w*|exclud\w+|padd\w+|forbid\w*|prevent\w*|cannot|can't)\b",
+    re.IGNORECASE,
+)
+
+
+def says_hidden(about: About) -> bool:
+    """Whether its own words say that True in a mask means hidden."""
+    comments = ". ".join(c for c in re.findall(r"#(.*)", about.source) if "mask" in c.lower())
+    names = {parameter.name.lower().strip("_") for parameter in about.parameters}
+    return bool(
+        HIDES.search(about.doc.replace("\n", " ")) or HIDES.search(comments)
+        or names & {"masked", "hide", "hidden_mask", "future_mask", "blocked"}
+    )  # fmt: skip
