@@ -23,6 +23,7 @@ STARS: dict[Any, str] = {
     inspect.Parameter.VAR_POSITIONAL: "*",
     inspect.Parameter.VAR_KEYWORD: "**",
 }
+CONFIGS = ("config", "cfg", "conf", "args", "hparams", "params")
 SETTINGS = ("training", "dump_patches", "call_super_init")  # every module's, and no one's choice
 
 
@@ -180,8 +181,7 @@ def attributes_of(module: nn.Module) -> dict[str, bool | int | float | str]:
     found = dict(numbers_and_words(vars(module)))
     for path, part in module.named_modules():
         found |= {f"{path}.{name}": each for name, each in numbers_and_words(vars(part)) if path}
-    config = getattr(module, "config", None)
-    if config is not None:
+    for config in filter(None, (getattr(module, name, None) for name in CONFIGS)):
         for layer in [*reversed(type(config).__mro__), config]:
             inside = layer if isinstance(layer, dict) else getattr(layer, "__dict__", {})
             if not any(layer is each for each in (object, dict, nn.Module)):

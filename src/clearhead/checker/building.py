@@ -55,7 +55,7 @@ def keywords(about: About, told: Told) -> dict[str, Any]:
 
 def _worth(name: str) -> bool:
     """Whether a default is better replaced: sizes that must fit, and dropout, to see it is off."""
-    return role_of(name) in ("d_model", "n_heads", "dropout") or "drop" in plain(name)
+    return role_of(name) in ("d_model", "n_heads", "n_kv", "dropout") or "drop" in plain(name)
 
 
 def _value(name: str, told: Told) -> Any:

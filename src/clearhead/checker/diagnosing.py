@@ -243,6 +243,7 @@ def _told_of(
     seen = effects.seen(subject, attempt, explanation, explained=bool(found))
     mistakes += [located(subject, each) for each in seen if not each.caution]
     cautions = [located(subject, each) for each in seen if each.caution]
+    cautions += _doubtful(attempt, subject, told)
     if told.strict:
         mistakes, cautions = mistakes + cautions, []
     wrong = bool(mistakes or unexplained)
@@ -300,6 +301,22 @@ def located(subject: Subject, found: Found, look: str = "") -> Found:
         if re.search(pattern, code) and not re.match(r"\s*(def|class|import|from|@)\b", code):
             lines.append((number, text.strip()))
     return replace(found, look=tuple(lines[:4]))
+
+
+def _doubtful(attempt: Attempt, subject: Subject, told: Told) -> list[Found]:
+    """A mask that is added, where neither its name nor the words around it say so."""
+    name = roles(subject.about.parameters).get("mask")
+    said = re.search(r"additive|added|-inf|bias|0 ?(and|or|/) ?-", subject.about.doc, re.I)
+    if attempt.manner.mask != "additive" or told.mask or name in (None, "attn_mask",
+                                                                  "attention_mask") or said:  # fmt: skip
+        return []
+    added = next(m for m in ATTENTION if m.name == "mask-added")
+    return [located(subject, Found(
+        added.name, added.family, f"{name} is added to the scores as it is", added.does, added.mend,
+        sure="likely", caution=True,
+        why="with 0 and -inf it is right; nothing says that it wants these, and a mask of True and "
+        "False, or of 1 and 0, hides nothing",
+    ), added.look)]  # fmt: skip
 
 
 def _rough(attempt: Attempt, explanation: Explanation) -> Found | None:

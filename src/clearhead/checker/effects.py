@@ -2,7 +2,7 @@
 weights, and what becomes of a row that sees nothing."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from clearhead.checker.matching import Explanation, computed, misfit
 from clearhead.checker.mistakes import REPORTS
 from clearhead.checker.mistakes.effects import BY_NAME
 from clearhead.checker.probes import Probe, problem_for, some_mask
+from clearhead.checker.problem import Problem, Projections
 from clearhead.checker.signature import roles
 from clearhead.checker.steps import ATTENTION as LINE
 from clearhead.checker.trying import Attempt
@@ -151,7 +152,6 @@ def _gradients(subject: Subject, attempt: Attempt, explanation: Explanation) -> 
     manner = attempt.manner
     if manner.numpy or not attempt.asked:
         return
-    one = attempt.asked[-1] if len(attempt.asked) < 3 else attempt.asked[min(2, len(attempt.asked))]
     one = next((a for a in attempt.asked if a.probe.first and a.probe.name == "mask"),
                attempt.asked[0])  # fmt: skip
     problem, leaves = _leaves(explanation.reading.of(one.probe.problem))
@@ -182,12 +182,46 @@ def _gradients(subject: Subject, attempt: Attempt, explanation: Explanation) -> 
         laid = manner.laid_gradient(role, want)
         if laid.shape != got.shape or float((laid - got).abs().max()) > HALF * size:
             wrong.append(_argument(attempt, name))
+    for name, part, got, want in _projections(attempt, reply.gradients, ours):
+        if got is None or float(got.abs().max()) == 0:
+            stopped.append(f"{name} ({part})" if part not in name else name)
+        elif float((want - got).abs().max()) > HALF * float(want.abs().max()):
+            wrong.append(name)
     if stopped:
         yield of(BY_NAME["gradient-stopped"], f"{', '.join(stopped)} got none", ", ".join(stopped))
     elif wrong:
         yield of(BY_NAME["gradient-wrong"],
                  f"that of {', '.join(wrong)} is off from that of the same computation",
                  ", ".join(wrong))  # fmt: skip
+
+
+def _projections(
+    attempt: Attempt, gradients: Mapping[str, Tensor | None], ours: Mapping[str, Tensor]
+) -> Iterator[tuple[str, str, Tensor | None, Tensor]]:
+    """Of each projection in a module: its parameter, which it is, its gradient and ours."""
+    places = attempt.manner.places
+    if places is None:
+        return
+    W = attempt.asked[0].probe.problem.W
+    names = {"q": "W_Q", "k": "W_K", "v": "W_V", "o": "W_O"}
+    for part, role in names.items():
+        want = ours.get(role)
+        if W is None or want is None or float(want.abs().max()) < 1e-6:
+            continue
+        only = {p: torch.zeros_like(ours[r]) for p, r in names.items() if r in ours}
+        where = places.filled(Problem(W=_as(only | {part: torch.ones_like(want)}, W), H=places.H))
+        values = places.filled(Problem(W=_as(only | {part: want}, W), H=places.H))
+        for place in places.found:
+            key, mine = f"parameters.{place.name}", where[place.name] != 0
+            if part in place.parts and key in gradients:
+                got = gradients[key]
+                yield (place.name, f"W_{part.upper()}", None if got is None else got[mine],
+                       values[place.name][mine])  # fmt: skip
+
+
+def _as(matrices: Mapping[str, Tensor], like: Projections) -> Projections:
+    biases = None if like.biases is None else tuple(0 * b for b in like.biases)
+    return Projections(matrices["q"], matrices["k"], matrices["v"], matrices.get("o"), biases)
 
 
 def _leaves(problem: object) -> tuple[object, dict[str, Tensor]]:

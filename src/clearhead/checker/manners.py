@@ -41,9 +41,10 @@ class Manner:
 
     mask     what a mask is made of: "attend" and "hide" (bool), "ones" (0 and 1 in floats),
              "additive" (0 and -inf), "lowest" (0 and the lowest number)
-    axes     of a mask: 2 for (T, S), 3 for (B, T, S), 4 for (B, 1, T, S)
+    axes     of a mask: 2 for (T, S), 3 for (B, T, S), 4 for (B, 1, T, S), 1 for (B, S)
     table    a table of cosines: "halves" and "interleaved" of width D, "half" of D/2
     turned   weights are handed over as (out, in), as nn.Linear has them
+    square   of one head they are (M, M)
     order    axes of the output; place and weights_place say where in the answer they are
     """
 
@@ -55,6 +56,7 @@ class Manner:
     table: str = "halves"
     numpy: bool = False
     turned: bool = False
+    square: bool = False
     places: Places | None = None
     H: int = 1
     G: int = 1
@@ -200,6 +202,8 @@ class Manner:
             return ~keys if role == "hidden" else keys
         if "padding" in hands and {"hidden", "keep"} & set(roles(self.about.parameters)):
             return None if parameter.required else LEFT_OUT
+        if self.axes == 1:
+            return formed(sees.expand(B, 1, T, S)[:, 0, 0], self.mask)
         form = "additive" if role == "bias" and self.mask in ("attend", "ones") else self.mask
         if self.axes == 2:
             if sees.ndim == 4 and (sees.shape[0] > 1 or sees.shape[1] > 1):

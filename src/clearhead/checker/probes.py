@@ -33,7 +33,7 @@ class Probe:
 def probes(manner: Manner, told: Told) -> Iterator[Probe]:
     """All that this way of calling can be asked, the plainest first."""
     takes = set(roles(manner.about.parameters)) - set(manner.values)
-    masks = bool(takes & {"mask", "bias"})
+    masks = bool(takes & {"mask", "bias"}) and manner.axes != 1
     base = problem_for(manner, T=length(told))
     yield Probe("plain", base, why="random numbers, nothing asked for", first=True)
     if "causal" in takes:
@@ -51,9 +51,9 @@ def probes(manner: Manner, told: Told) -> Iterator[Probe]:
         if B > 1:
             sees[1, ..., 2:4] = False
         yield Probe("padding", base.but(mask=sees), frozenset({"mask", "padding"}),
-                    "keys that no query of a text may see")  # fmt: skip
+                    "keys that no query of a text may see", first=manner.axes == 1)  # fmt: skip
     yield from _longer(manner, told, takes, masks)
-    yield from _named(manner, base, takes)
+    yield from _named(manner, base, takes, masks)
     yield from _hostile(manner, base, takes, masks)
 
 
@@ -76,9 +76,9 @@ def problem_for(manner: Manner, seed: int = 0, size: float = 1.0, T: int = 5) ->
     takes = roles(manner.about.parameters)
     if where is None:
         M = 24 if "n_heads" in takes else 12
-        D = M // manner.H if "n_heads" in takes else 6
+        D = M // manner.H if "n_heads" in takes or manner.square else 6
         return embeddings(
-            B, T, M, manner.H, manner.G, D=None if manner.turned and manner.H == 1 else D,
+            B, T, M, manner.H, manner.G, D=D,
             output="W_O" in takes, seed=seed, size=size,
         )  # fmt: skip
     made = embeddings(
@@ -136,7 +136,7 @@ def _longer(manner: Manner, told: Told, takes: set[str], masks: bool) -> Iterato
         yield Probe("shared key heads", shared, why="each key head serves two query heads")
 
 
-def _named(manner: Manner, base: Problem, takes: set[str]) -> Iterator[Probe]:
+def _named(manner: Manner, base: Problem, takes: set[str], masks: bool) -> Iterator[Probe]:
     """One for each argument of the rule that this attention takes."""
     _, T, _ = base.sizes
     causal = frozenset({"causal"}) if "causal" in takes else frozenset[str]()
@@ -144,7 +144,7 @@ def _named(manner: Manner, base: Problem, takes: set[str]) -> Iterator[Probe]:
         for W in (3, 2):
             yield Probe(f"window of {W}", base.but(window=W, causal=bool(causal)),
                         frozenset({"window"}) | causal, "W keys, its own included")  # fmt: skip
-        if "mask" in takes and not causal:
+        if masks and not causal:
             tril = torch.ones(T, T, dtype=torch.bool).tril()
             yield Probe("window, causal mask", base.but(window=3, mask=tril),
                         frozenset({"window", "mask"}), "W keys, its own included")  # fmt: skip
@@ -152,7 +152,7 @@ def _named(manner: Manner, base: Problem, takes: set[str]) -> Iterator[Probe]:
     if "softcap" in takes:
         yield Probe("softcap", large.but(softcap=1.5, causal=bool(causal)),
                     frozenset({"softcap"}) | causal, "scores capped at 1.5")  # fmt: skip
-        if "mask" in takes:
+        if masks:
             yield Probe("softcap and mask", large.but(softcap=1.5, mask=some_mask(T, T)),
                         frozenset({"softcap", "mask"}), "the cap comes first")  # fmt: skip
     if "sinks" in takes or "module" in takes:

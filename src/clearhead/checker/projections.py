@@ -116,8 +116,9 @@ def find(about: About, H: int | None = None, G: int | None = None) -> list[Place
     heads = H or _setting(about, "n_heads") or _per_head(known) or _stacked_heads(known)
     sinks = next((o.name for o in about.own if role_of(_last(o.name)) == "sinks"), None)
     ways = []
+    known_to_be = _orientation(known)
     for count in (heads,) if heads or _setting(about, "d_head") else (4, 1, 2, 8):
-        for out_in in (False, True):
+        for out_in in (False, True) if known_to_be is None else (known_to_be,):
             places = tuple(_place(own, part, head, out_in, about) for own, part, head in known)
             ways.append(_sized(places, about, count, G or _setting(about, "n_kv"), sinks))
     made = [way for way in dict.fromkeys(ways) if way is not None]
@@ -174,6 +175,20 @@ def _setting(about: About, role: str) -> int | None:
     return None
 
 
+def _orientation(known: list[tuple[Own, str, int | None]]) -> bool | None:
+    """Whether the module's own matrices are (out, in), where one that is not square tells."""
+    for own, part, _ in known:
+        if own.owner == "Parameter" and len(own.shape) == 2 and own.shape[0] != own.shape[1]:
+            return _tall(own, part)
+    return None
+
+
+def _tall(own: Own, part: str) -> bool:
+    """Whether (out, in) is what this shape says: several matrices side by side, or one head's."""
+    wide = own.shape[0] > own.shape[1]
+    return wide if part in ("qkv", "kv", "o") else not wide
+
+
 def _place(own: Own, part: str, head: int | None, out_in: bool, about: About) -> Place:
     parts = {"qkv": ("q", "k", "v"), "kv": ("k", "v")}.get(part, (part,))
     if "Linear" in own.owner:
@@ -181,8 +196,7 @@ def _place(own: Own, part: str, head: int | None, out_in: bool, about: About) ->
     elif own.owner == "Conv1D":
         out_in = False
     elif own.shape[0] != own.shape[1]:
-        wide = own.shape[0] > own.shape[1]
-        out_in = wide if len(parts) > 1 else (not wide if part != "o" else wide)
+        out_in = _tall(own, part)
     names = {o.name for o in about.own}
     stem = own.name
     wanted = [
@@ -218,7 +232,9 @@ def _sized(
         return None
     size = _setting(about, "d_head")
     H = H or (width["q"] // size if size else 1)
-    if "q of 3" in width and G and G != H:  # one matrix for H query heads and G of keys and values
+    if width.get("q of 3") == 3 * M:
+        G = H
+    elif "q of 3" in width and G and G != H:  # one matrix for H query heads and G key heads
         D = width["q of 3"] // (H + 2 * G)
         width = {"q": H * D, "k": G * D, "v": G * D}
     if width["q"] % H:

@@ -47,14 +47,24 @@ def manners(subject: Subject, kind: str, told: Told) -> Iterator[Manner]:
         layouts = (said, *(each for each in layouts if each != said and not told.layout))
     for places in _places(subject, told) if kind == "module" else (None,):
         for numpy in _numpy(subject, kind):
-            for turned in (False, True) if kind == "teach" else (False,):
+            for turned, square in _shapes(kind, takes):
                 for layout in layouts:
                     for (mask, axes), table in product(forms, _tables(takes)):
                         H, G = _heads(kind, layout, takes, told)
                         if places is not None:
                             H, G = places.H, places.G
-                        yield Manner(about, kind, layout, mask, axes, table, numpy, turned, places,
-                                     H, G, values=told.values)  # fmt: skip
+                        yield Manner(about, kind, layout, mask, axes, table, numpy, turned, square,
+                                     places, H, G, values=told.values)  # fmt: skip
+
+
+def _shapes(kind: str, takes: dict[str, str]) -> tuple[tuple[bool, bool], ...]:
+    """Of weights that are handed over: (out, in) or not, and square. What is not square shows
+    which way round it is, so that comes first."""
+    if kind != "teach":
+        return ((False, False),)
+    if "n_heads" in takes:
+        return ((False, False), (True, False))
+    return ((False, False), (True, False), (False, True))
 
 
 def _numpy(subject: Subject, kind: str) -> tuple[bool, ...]:
@@ -103,7 +113,7 @@ def _forms(
         forms = ("additive",)
     else:
         forms = ("ones", "attend") if kind == "teach" else ("attend", "ones", "additive")
-    return tuple((form, axes) for form in forms for axes in (2, 4, 3))
+    return tuple((form, axes) for form in forms for axes in (2, 4, 3, 1))
 
 
 def first(subject: Subject, manner: Manner, told: Told) -> Attempt:
