@@ -1,0 +1,193 @@
+"""What can be said of somebody's function, class or module before it is called: `about`."""
+
+import functools
+import inspect
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torch import nn
+
+Plain = None | bool | int | float | str | list[Any]  # what goes through JSON as it is
+Kind = Literal["positional", "keyword", "var"]
+
+KINDS: dict[Any, Kind] = {
+    inspect.Parameter.POSITIONAL_ONLY: "positional",
+    inspect.Parameter.POSITIONAL_OR_KEYWORD: "positional",
+    inspect.Parameter.KEYWORD_ONLY: "keyword",
+    inspect.Parameter.VAR_POSITIONAL: "var",
+    inspect.Parameter.VAR_KEYWORD: "var",
+}
+STARS: dict[Any, str] = {
+    inspect.Parameter.VAR_POSITIONAL: "*",
+    inspect.Parameter.VAR_KEYWORD: "**",
+}
+SETTINGS = ("training", "dump_patches", "call_super_init")  # every module's, and no one's choice
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a function. What takes all the rest keeps its stars: "*args", "**kwargs"."""
+
+    name: str
+    kind: Kind
+    required: bool
+    default: Plain  # None also where it is nothing that JSON could hold
+    annotation: str  # "" where there is none
+
+
+@dataclass(frozen=True)
+class Own:
+    """A tensor that a module holds. owner is the class of the part that holds it, as "Linear";
+    where the module holds it itself, "Parameter" or "Buffer"."""
+
+    name: str
+    shape: tuple[int, ...]
+    owner: str
+    buffer: bool = False
+
+
+@dataclass(frozen=True)
+class About:
+    """What is known of a target without calling it.
+
+    parameters  those of `forward` for a module, of `__init__` for a class
+    doc         for a module, the class's own words and those of `forward`
+    source      text of the function or class, "" where there is none
+    own         a module's parameters, then its buffers
+    attributes  a module's numbers and words, and those of its config as "config.name"
+    """
+
+    name: str
+    kind: Literal["function", "module", "class"]
+    parameters: tuple[Parameter, ...] = ()
+    doc: str = ""
+    source: str = ""
+    file: str = ""
+    first_line: int = 0
+    own: tuple[Own, ...] = ()
+    attributes: dict[str, bool | int | float | str] = field(default_factory=dict)
+
+
+def about(target: Any, name: str | None = None) -> About:
+    """Describe a function, a class or a module. `name` is what it is called where it was found."""
+    written = written_as(target)
+    doc, source, line = "", "", 0
+    if inspect.isclass(written):
+        methods = [vars(written).get("forward")]
+        doc = "\n".join(
+            inspect.cleandoc(d.__doc__ or "") for d in [written, *methods] if own_doc(d)
+        )
+    elif own_doc(written):
+        doc = inspect.cleandoc(written.__doc__ or "")
+    try:
+        lines, line = inspect.getsourcelines(written)
+        source = "".join(lines)
+    except (OSError, TypeError):
+        pass  # it was typed in, or is compiled
+    return About(
+        name=name or str(getattr(target, "__name__", type(target).__name__)),
+        kind=kind_of(target),
+        parameters=tuple(parameters_of(target)),
+        doc=doc,
+        source=source,
+        file=file_of(target),
+        first_line=line,
+        own=tuple(tensors_of(target)) if isinstance(target, nn.Module) else (),
+        attributes=attributes_of(target) if isinstance(target, nn.Module) else {},
+    )
+
+
+def kind_of(target: Any) -> Literal["function", "module", "class"]:
+    if inspect.isclass(target):
+        return "class"
+    return "module" if isinstance(target, nn.Module) else "function"
+
+
+def own_doc(thing: Any) -> bool:
+    """Whether somebody wrote words here; nn.Module's own do not count."""
+    return bool(getattr(thing, "__doc__", None)) and thing is not nn.Module
+
+
+def written_as(target: Any) -> Any:
+    """The function or class whose text this is: inside of decorators, partials and instances."""
+    while isinstance(target, functools.partial):
+        target = target.func
+    if isinstance(target, nn.Module):
+        return type(target)
+    target = inspect.unwrap(target)
+    if inspect.isroutine(target) or inspect.isclass(target):
+        return target
+    return getattr(target, "_torchdynamo_orig_callable", type(target))
+
+
+def file_of(target: Any) -> str:
+    """The file that the target was written in, "" where there is none."""
+    try:
+        file = inspect.getsourcefile(written_as(target))
+    except TypeError:
+        return ""
+    return os.path.realpath(file) if file else ""
+
+
+def parameters_of(target: Any) -> Iterator[Parameter]:
+    called: Callable[..., Any] = target.forward if isinstance(target, nn.Module) else target
+    try:
+        signature = inspect.signature(called)
+    except (ValueError, TypeError):
+        return  # compiled: nothing is known
+    for name, one in signature.parameters.items():
+        none = one.default is inspect.Parameter.empty
+        yield Parameter(
+            name=STARS.get(one.kind, "") + name,
+            kind=KINDS[one.kind],
+            required=none and one.kind not in STARS,
+            default=None if none else plain(one.default),
+            annotation=words_of(one.annotation),
+        )
+
+
+def words_of(annotation: Any) -> str:
+    if annotation is inspect.Parameter.empty:
+        return ""
+    return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+
+
+def plain(value: Any) -> Plain:
+    """A default as JSON holds it; None where it cannot."""
+    if isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, (tuple, list)):
+        return [plain(each) for each in value]
+    return None
+
+
+def tensors_of(module: nn.Module) -> Iterator[Own]:
+    for named, own in ((module.named_parameters, "Parameter"), (module.named_buffers, "Buffer")):
+        for name, tensor in named():
+            path = name.rpartition(".")[0]
+            owner = type(module.get_submodule(path)).__name__ if path else own
+            yield Own(name, tuple(tensor.shape), owner, buffer=own == "Buffer")
+
+
+def attributes_of(module: nn.Module) -> dict[str, bool | int | float | str]:
+    found = dict(numbers_and_words(vars(module)))
+    config = getattr(module, "config", None)
+    if config is not None:
+        for layer in [*reversed(type(config).__mro__), config]:
+            inside = layer if isinstance(layer, dict) else getattr(layer, "__dict__", {})
+            if layer not in (object, dict, nn.Module):
+                found |= {f"config.{name}": value for name, value in numbers_and_words(inside)}
+    return found
+
+
+def numbers_and_words(names: Any) -> Iterator[tuple[str, bool | int | float | str]]:
+    for name, value in names.items():
+        hidden = not isinstance(name, str) or name.startswith("_") or name in SETTINGS
+        if not hidden and isinstance(value, (bool, int, float, str)):
+            yield name, plain(value)  # type: ignore[misc]
