@@ -181,7 +181,7 @@ def attributes_of(module: nn.Module) -> dict[str, bool | int | float | str]:
     if config is not None:
         for layer in [*reversed(type(config).__mro__), config]:
             inside = layer if isinstance(layer, dict) else getattr(layer, "__dict__", {})
-            if layer not in (object, dict, nn.Module):
+            if not any(layer is each for each in (object, dict, nn.Module)):
                 found |= {f"config.{name}": value for name, value in numbers_and_words(inside)}
     return found
 

@@ -11,7 +11,6 @@ import linecache
 import os
 import time
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -25,7 +24,7 @@ from clearhead.checker.about import Parameter as Parameter
 from clearhead.checker.about import about as about
 from clearhead.checker.about import file_of
 from clearhead.checker.answers import Unusable, settled, shape_of, tensors_in
-from clearhead.checker.surroundings import Printed, as_it_was, random_states, same_states
+from clearhead.checker.surroundings import as_it_was, captured, random_states, same_states
 
 MESSAGE = 300  # characters that are kept of an error
 
@@ -125,9 +124,8 @@ def perform(
     ValueError: parameters for what is no module or has none of that name.
     """
     check(target, request)
-    printed, done = Printed(fd), Doing(target, request)
-    failure = None
-    with as_it_was(), redirect_stdout(printed.stream()), redirect_stderr(printed.stream()):
+    done, failure = Doing(target, request), None
+    with as_it_was(), captured(fd) as printed:
         before = random_states()
         try:
             done.all_of_it()
@@ -173,9 +171,10 @@ class Doing:
         self.seconds = 0.0
 
     def all_of_it(self) -> None:
-        for time_ in range(self.request.times):
-            with torch.set_grad_enabled(self.request.push is not None):
-                self.once(wanted=time_ == 0)
+        wanted = self.request.push is not None
+        for at in range(self.request.times):
+            with torch.inference_mode(False), torch.set_grad_enabled(wanted):
+                self.once(wanted and at == 0)
 
     def once(self, wanted: bool) -> None:
         request, handed = self.request, Handed(self.request)

@@ -5,7 +5,7 @@ import os
 import random
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,14 @@ class Printed(io.RawIOBase):
         """What stands in for sys.stdout and sys.stderr."""
         raw: Any = self
         return io.TextIOWrapper(raw, "utf-8", "replace", write_through=True)
+
+
+@contextmanager
+def captured(fd: int | None = None) -> Iterator[Printed]:
+    """Hear what is printed, and let `fd` have the beginning of it."""
+    printed = Printed(fd)
+    with redirect_stdout(printed.stream()), redirect_stderr(printed.stream()):
+        yield printed
 
 
 @contextmanager
