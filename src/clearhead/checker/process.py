@@ -37,7 +37,7 @@ ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "PYTHONDONTWRITEBYTECODE": "1",
 }
-DUMP = re.compile(r"^(Timeout \(\d+:\d\d:\d\d|Fatal Python error: )", re.MULTILINE)
+DUMP = re.compile(r"(Timeout \(\d+:\d\d:\d\d|Fatal Python error: )")
 
 
 class Heard(threading.Thread):
