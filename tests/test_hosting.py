@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from programs import ROOT
@@ -74,6 +76,16 @@ def speak(q):
 
 def descend(q):
     return descend(q)
+
+def inner(q):
+    return 1 // (q.sum() * 0).int()
+
+def outer(q):
+    return inner(q)
+
+def fork(q):
+    os.fork()
+    return q
 
 def wreck(q, deep):
     q *= 2
@@ -302,6 +314,7 @@ def test_answers_gradients_and_words_come_back(subject, q):
 
 def test_what_it_wrote_into_and_what_it_moved_is_said_and_undone(subject, q):
     before = q.clone(), torch.get_rng_state(), torch.get_num_threads()
+    others = random.getstate(), np.random.get_state()[1].copy()  # noqa: NPY002
     for one in (subject, Local(their_wreck())):
         reply = (
             called(one, "wreck", q, [1, q]) if one is subject else one.call(Request((q, [1, q])))
@@ -310,11 +323,40 @@ def test_what_it_wrote_into_and_what_it_moved_is_said_and_undone(subject, q):
         assert reply.changed == ("0", "1") and reply.random
         assert torch.equal(reply.answers[0][0], 2 * before[0])
     assert torch.equal(q, before[0]) and torch.equal(torch.get_rng_state(), before[1])
+    assert random.getstate() == others[0]
+    assert np.array_equal(np.random.get_state()[1], others[1])  # noqa: NPY002
     assert torch.get_num_threads() == before[2] and torch.get_default_dtype() == torch.float32
     again = called(subject, "wreck", q, [1, q], push=torch.ones(3, 4))
     assert torch.equal(again.gradients["0"], torch.full((3, 4), 2.0))
     assert again.gradients["1.1"] is None
     assert not called(subject, "nothing", q).random
+
+
+def test_each_random_state_is_watched():
+    for move in (random.random, lambda: np.random.rand(1), lambda: torch.rand(1)):  # noqa: NPY002
+        assert Local(lambda q: (move(), q)).call(Request((torch.ones(1),))).random  # noqa: B023
+
+
+def test_a_module_here_is_called_in_eval_mode_and_left_in_its_own():
+    module = nn.Sequential(nn.Dropout(0.9), nn.Linear(3, 3), nn.Dropout(0.9).eval())
+    reply = Local(module).call(Request((torch.ones(3),), times=2))
+    assert torch.equal(*(answer[0] for answer in reply.answers)) and not reply.random
+    assert [part.training for part in module.modules()] == [True, True, True, False]
+
+
+def test_here_the_users_ctrl_c_goes_through():
+    def call(q):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Local(call).call(Request((torch.ones(1),)))
+
+
+def test_a_fork_that_comes_back_says_nothing(subject, q):
+    assert called(subject, "fork", q).failure is None
+    for _ in range(5):
+        weights = called(subject, "attend", q, q, q).answers[0][1]
+        torch.testing.assert_close(weights.sum(-1), torch.ones(3))
 
 
 def their_wreck():
@@ -388,6 +430,7 @@ def test_what_is_raised_has_a_line(subject, q):
     assert failure(subject, "quit_", q).message == "SystemExit: enough"
     assert failure(subject, "interrupt", q).message == "KeyboardInterrupt"
     assert failure(subject, "ask", q).message.startswith("EOFError")
+    assert failure(subject, "outer", q).line == line("return 1 //"), "the deepest of two"
     few = failure(subject, "attend", q)
     assert few.message.startswith("TypeError: attend() missing 2 required") and few.line is None
 
@@ -459,10 +502,13 @@ def test_nothing_is_left_when_it_is_closed_or_broken_off(file, subject, q):
         assert not gone(pid, 0.1) and not gone(own, 0.1)
         hosted.take("hang")
         watch = threading.Timer(0.3, signal.raise_signal, [signal.SIGINT])
-        watch.start()
-        with pytest.raises(KeyboardInterrupt):
-            hosted.call(Request((q,)))
-        watch.join()
+        heard = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            watch.start()
+            with pytest.raises(KeyboardInterrupt):
+                hosted.call(Request((q,)))
+        finally:
+            signal.signal(signal.SIGINT, heard)
         assert gone(own, 0.5) and gone(pid)
         replies = []
         both = [

@@ -101,14 +101,21 @@ class Subject(Protocol):
 
 
 class Local:
-    """A target that is called in this process."""
+    """A target that is called in this process, a module in eval mode."""
 
     def __init__(self, target: Callable[..., Any]) -> None:
-        self.target = target.eval() if isinstance(target, nn.Module) else target
-        self.about = about(self.target)
+        self.target = target
+        self.about = about(target)
 
     def call(self, request: Request) -> Reply:
-        return perform(self.target, request)
+        if not isinstance(self.target, nn.Module):
+            return perform(self.target, request)
+        modes = [(part, part.training) for part in self.target.modules()]
+        try:
+            return perform(self.target.eval(), request)
+        finally:
+            for part, training in modes:
+                part.training = training
 
     def close(self) -> None:
         pass
@@ -154,7 +161,8 @@ def check(target: Any, request: Request) -> None:
         return
     if not isinstance(target, nn.Module):
         raise ValueError(f"parameters are for a module, and this is a {type(target).__name__}")
-    known = [name for name, _ in [*target.named_parameters(), *target.named_buffers()]]
+    named = (target.named_parameters, target.named_buffers)
+    known = [name for each in named for name, _ in each(remove_duplicate=False)]
     if unknown := [name for name in request.parameters if name not in known]:
         raise ValueError(f"the module has no {', '.join(unknown)}; it has {', '.join(known)}")
 

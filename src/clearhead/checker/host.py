@@ -104,11 +104,16 @@ class Host:
 
     def list(self) -> tuple[About, ...]:
         """The functions and nn.Module classes that the file itself defines, in order."""
-        found: dict[int, About] = {}
+        found = [about(value, name) for name, value in self.defined().items()]
+        return tuple(sorted(found, key=lambda each: each.first_line))
+
+    def defined(self) -> dict[str, Any]:
+        """By their names, each thing once."""
+        found: dict[int, tuple[str, Any]] = {}
         for name, value in vars(self.module).items():
-            if id(value) not in found and self.defines(value):
-                found[id(value)] = about(value, name)
-        return tuple(sorted(found.values(), key=lambda each: each.first_line))
+            if self.defines(value):
+                found.setdefault(id(value), (name, value))
+        return dict(found.values())
 
     def defines(self, value: Any) -> bool:
         written = written_as(value)
@@ -120,7 +125,7 @@ class Host:
 
     def take(self, name: str, keywords: dict[str, Any]) -> About:
         """Find a name, build it where it is a class or makes a module, and keep it for calls."""
-        known = [each.name for each in self.list()]
+        known = [*self.defined()]
         name = name or self.wanted or (known[0] if len(known) == 1 else "")
         if not name:
             raise Problem(f"name what is meant: {self.place()} has {', '.join(known) or 'nothing'}")

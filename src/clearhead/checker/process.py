@@ -118,7 +118,7 @@ class Process:
         assert self.popen.stdin and self.popen.stdout and self.popen.stderr
         self.killed = False
         self.heard = Heard(self.popen.stderr.fileno(), mark.encode())
-        self.frames: queue.Queue[bytes | Garbage | None] = queue.Queue()
+        self.frames: queue.Queue[bytes | Garbage | None] = queue.Queue(maxsize=1)
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
 
@@ -137,13 +137,15 @@ class Process:
 
     def ask(self, command: bytes, hint: Any, limit: float) -> tuple[Any, str]:
         """The answer to a command, and what was printed meanwhile. Ended: there is none."""
-        began = time.monotonic()
+        began, early = time.monotonic(), not self.frames.empty()
         watch = threading.Timer(limit + GRACE, self.kill)
         watch.daemon = True
         watch.start()
         try:
             self._write(command)
             frame = self._next()
+            if isinstance(frame, bytes) and early:
+                frame = Garbage("nobody had asked")
             if isinstance(frame, bytes):
                 return unpack(frame, hint), self.heard.part()
         except Garbage as garbage:
@@ -200,6 +202,10 @@ class Process:
         self.popen.wait()
         if self.popen.stdin:
             self.popen.stdin.close()
+        until = time.monotonic() + GRACE
+        while self.reader.is_alive() and time.monotonic() < until:
+            with suppress(queue.Empty):  # it may hold a frame that nobody took
+                self.frames.get(timeout=0.01)
         for thread, pipe in ((self.reader, self.popen.stdout), (self.heard, self.popen.stderr)):
             thread.join(GRACE)
             if pipe and not thread.is_alive():  # else what it started elsewhere holds it open
