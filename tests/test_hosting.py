@@ -18,7 +18,7 @@ from programs import ROOT
 from torch import nn
 
 from clearhead.checker import wire
-from clearhead.checker.calls import Failure, Local, Reply, Request, Stub
+from clearhead.checker.calls import Failure, Local, Reply, Request, Stub, about, stand_in
 from clearhead.checker.host import Host, split
 from clearhead.checker.hosting import Hosted, NotLoaded
 from clearhead.checker.surroundings import as_it_was
@@ -44,8 +44,10 @@ def hang(q):
     while True:
         q + 1
 
-def leave(q):
-    os._exit(3)
+def leave(q, status=0):
+    if status:
+        os._exit(status)
+    return q
 
 def crash(q):
     ctypes.string_at(0)
@@ -84,8 +86,7 @@ def outer(q):
     return inner(q)
 
 def fork(q):
-    os.fork()
-    return q
+    return torch.tensor(os.fork())
 
 def wreck(q, deep):
     q *= 2
@@ -162,6 +163,29 @@ def anything() -> nn.Module:
 def get_scale():
     return torch.tensor(0.5)
 
+def in_lists(q):
+    return [(q, "words"), {"deep": [q + 1, None]}, 2, True]
+
+def spectrum(q):
+    return torch.fft.fft(q).conj(), q.to_sparse(), nn.Parameter(q)
+
+def nowhere(q):
+    return torch.empty(3, device="meta")
+
+def small(q):
+    return q.to(torch.uint16)
+
+def much(q):
+    return torch.zeros(2**27)
+
+@torch.jit.script
+def scripted(q: torch.Tensor, scale: float = 1.0):
+    return q * scale
+
+@torch.no_grad()
+def decorated(q, scale=1.0):
+    return q * scale
+
 _private = lambda q: q
 number = 7
 '''
@@ -226,7 +250,8 @@ def refused(monkeypatch, tmp_path):
 def test_lists_what_the_file_itself_defines(subject):
     names = [each.name for each in subject.list()]
     assert names[:3] == ["attend", "hang", "leave"]
-    assert names[-5:] == ["Mine", "make_mine", "anything", "get_scale", "_private"]
+    assert names[-3:] == ["scripted", "decorated", "_private"]
+    assert {"Mine", "make_mine", "anything"} < set(names)
     assert not {"softmax", "Answer", "Plain", "Config", "number"} & set(names)
 
 
@@ -271,8 +296,6 @@ def test_a_config_may_be_a_stub():
             return x * self.config.factor
 
     config = Stub({"factor": torch.tensor(2.0), "inner": Stub({"width": 3}), "name": "s"})
-    from clearhead.checker.calls import stand_in
-
     local = Local(Configured(stand_in(config)))
     assert local.about.attributes == {"width": 3, "config.name": "s"}
     assert local.call(Request((torch.ones(1),))).answers[0][0].item() == 2
@@ -353,15 +376,16 @@ def test_here_the_users_ctrl_c_goes_through():
 
 
 def test_a_fork_that_comes_back_says_nothing(subject, q):
-    assert called(subject, "fork", q).failure is None
+    assert gone(int(called(subject, "fork", q).answers[0][0]))
     for _ in range(5):
         weights = called(subject, "attend", q, q, q).answers[0][1]
         torch.testing.assert_close(weights.sum(-1), torch.ones(3))
 
 
 def their_wreck():
-    names = {}
-    exec(compile(FILE, "theirs.py", "exec"), names)
+    names = {"torch": torch, "np": np, "random": random}
+    text = FILE[FILE.index("def wreck") : FILE.index("def quit_")]
+    exec(compile(text, "theirs.py", "exec"), names)
     return names["wreck"]
 
 
@@ -417,6 +441,39 @@ def test_what_is_no_answer(subject, q):
     assert failure(subject, "words", q) == Failure("returned", "returned a str")
 
 
+def test_tensors_are_taken_out_of_what_holds_them(subject, q):
+    first, second, two, true = called(subject, "in_lists", q).answers[0]
+    assert torch.equal(first, q) and torch.equal(second, q + 1) and two == 2 and true
+    wave, sparse, parameter = called(subject, "spectrum", q).answers[0]
+    assert torch.equal(wave, torch.fft.fft(q).conj()) and torch.equal(sparse, q)
+    assert torch.equal(parameter, q)
+
+
+def test_what_cannot_be_handed_over_is_said(subject, q):
+    for name, words in [
+        ("nowhere", "a tensor that cannot be read: Cannot copy out of meta"),
+        ("small", "what cannot be handed over: torch.uint16 is not among"),
+        ("much", "what cannot be handed over: 512 MiB, and 256 MiB go through"),
+    ]:
+        said = failure(subject, name, q)
+        assert said.kind == "returned" and said.message.startswith(f"returned {words}")
+
+
+def test_a_decorated_function_is_still_itself(subject, q):
+    for name in ("scripted", "decorated"):
+        known = subject.take(name)
+        assert [(one.name, one.default) for one in known.parameters] == [
+            *(("q", None), ("scale", 1.0)),
+        ]
+        assert f"def {name}" in known.source
+        assert torch.equal(subject.call(Request((q, 2.0))).answers[0][0], 2 * q)
+
+
+def test_torchs_own_attention_by_the_name_of_its_module():
+    own = {own.name: own.owner for own in about(nn.MultiheadAttention(4, 2)).own}
+    assert own["in_proj_weight"] == "Parameter" and own["out_proj.weight"] == "Linear"
+
+
 def test_what_is_raised_has_a_line(subject, q):
     assert failure(subject, "attend", q, q[:, :2], q) == Failure(
         "raised",
@@ -464,8 +521,10 @@ def test_a_fresh_process_follows_one_that_hung_or_died(file, q):
         assert reply.failure.kind == "hung" and reply.failure.message == "no answer after 2 s"
         assert reply.failure.line in (line("while True"), line("q + 1"))
         assert reply.printed == "before it hangs\n"
+        hosted.take("leave")
+        assert hosted.call(Request((q, 3))).failure == Failure("died", "ended with exit status 3")
+        assert hosted.call(Request((q,))).failure is None, "the same name, in a fresh process"
         for name, words, at in [
-            ("leave", "ended with exit status 3", None),
             ("crash", "ended with signal 11 (SIGSEGV)", line("string_at")),
             ("forge", "sent what is no answer", None),
         ]:

@@ -23,6 +23,7 @@ STARS: dict[Any, str] = {
     inspect.Parameter.VAR_POSITIONAL: "*",
     inspect.Parameter.VAR_KEYWORD: "**",
 }
+SCRIPTED = "_torchdynamo_inline"  # where torch.jit.script keeps what it was given
 SETTINGS = ("training", "dump_patches", "call_super_init")  # every module's, and no one's choice
 
 
@@ -116,10 +117,8 @@ def written_as(target: Any) -> Any:
         target = target.func
     if isinstance(target, nn.Module):
         return type(target)
-    target = inspect.unwrap(target)
-    if inspect.isroutine(target) or inspect.isclass(target):
-        return target
-    return getattr(target, "_torchdynamo_orig_callable", type(target))
+    target = inspect.unwrap(getattr(target, SCRIPTED, target))
+    return target if inspect.isroutine(target) or inspect.isclass(target) else type(target)
 
 
 def file_of(target: Any) -> str:
@@ -132,7 +131,9 @@ def file_of(target: Any) -> str:
 
 
 def parameters_of(target: Any) -> Iterator[Parameter]:
-    called: Callable[..., Any] = target.forward if isinstance(target, nn.Module) else target
+    called: Callable[..., Any] = getattr(target, SCRIPTED, target)
+    if isinstance(target, nn.Module):
+        called = target.forward
     try:
         signature = inspect.signature(called)
     except (ValueError, TypeError):
@@ -171,8 +172,15 @@ def tensors_of(module: nn.Module) -> Iterator[Own]:
     for named, own in ((module.named_parameters, "Parameter"), (module.named_buffers, "Buffer")):
         for name, tensor in named():
             path = name.rpartition(".")[0]
-            owner = type(module.get_submodule(path)).__name__ if path else own
+            owner = public_name(module.get_submodule(path)) if path else own
             yield Own(name, tuple(tensor.shape), owner, buffer=own == "Buffer")
+
+
+def public_name(module: nn.Module) -> str:
+    """A class's name; for what torch derives for itself, the name of what users know."""
+    kinds = type(module).__mro__ if type(module).__module__.startswith("torch.nn.") else ()
+    known = [kind.__name__ for kind in kinds if getattr(nn, kind.__name__, None) is kind]
+    return known[0] if known else type(module).__name__
 
 
 def attributes_of(module: nn.Module) -> dict[str, bool | int | float | str]:

@@ -23,7 +23,7 @@ from clearhead.checker.about import Own as Own
 from clearhead.checker.about import Parameter as Parameter
 from clearhead.checker.about import about as about
 from clearhead.checker.about import file_of
-from clearhead.checker.answers import Unusable, settled, shape_of, tensors_in
+from clearhead.checker.answers import Unusable, kept, settled, shape_of, tensors_in
 from clearhead.checker.surroundings import as_it_was, captured, random_states, same_states
 
 MESSAGE = 300  # characters that are kept of an error
@@ -202,7 +202,7 @@ class Doing:
         self.changed |= handed.changed()
         self.shape = shape_of(answer)
         live = tensors_in(answer)
-        self.answers.append(tuple(settled(each) for each in live))
+        self.answers.append(kept(live))
         if request.push is not None and wanted:
             self.gradients = dict.fromkeys(handed.floating)
             self.gradients |= pushed(live[0], request.push, handed.leaves)

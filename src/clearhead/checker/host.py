@@ -227,13 +227,13 @@ def main(frames: tuple[int, int], mark: bytes, limit: float) -> None:
     answer: Any = "ready"
     while True:
         frame = packed(answer)
-        if os.getpid() != me:  # a fork of somebody's that came back here
-            os._exit(0)
         os.write(said, mark)
         write(going, frame)
         command = commands.get()
         faulthandler.dump_traceback_later(limit, file=said, exit=True)
         answer = host.do(command)
+        if os.getpid() != me:  # a fork of somebody's that came back here
+            os._exit(0)
         faulthandler.cancel_dump_traceback_later()
 
 
