@@ -21,6 +21,7 @@ from clearhead.checker import wire
 from clearhead.checker.calls import Failure, Local, Reply, Request, Stub, about, stand_in
 from clearhead.checker.host import Host, split
 from clearhead.checker.hosting import Hosted, NotLoaded
+from clearhead.checker.process import Heard
 from clearhead.checker.surroundings import as_it_was
 
 FILE = '''\
@@ -512,6 +513,21 @@ def test_what_is_printed_is_kept_in_part(subject, q):
     assert much.printed.startswith("first\nxxx") and len(much.printed) == 2_000
     assert len(called(subject, "flood_below", q, 64).printed) == 2_000
     assert called(subject, "_private", q).printed == ""
+
+
+def test_what_is_heard_takes_little_memory_whatever_comes():
+    read, write = os.pipe()
+    heard = Heard(read, b"MARK")
+    for part in (b"one", b"M", b"AR", b"K", b"x" * 2**20, b"MAR"):
+        os.write(write, part)
+        time.sleep(0.02)
+    assert heard.part() == "one"
+    os.close(write)
+    printed, trace = heard.last_words()
+    os.close(read)
+    assert printed == "x" * 2_000 and trace == ""
+    assert len(heard.head) <= 8_000 and len(heard.tail) <= 65_536
+    assert heard.tail.endswith(b"xMAR")
 
 
 @pytest.mark.slow
