@@ -76,12 +76,10 @@ def about(target: Any, name: str | None = None) -> About:
     written = written_as(target)
     doc, source, line = "", "", 0
     if inspect.isclass(written):
-        methods = [vars(written).get("forward")]
-        doc = "\n".join(
-            inspect.cleandoc(d.__doc__ or "") for d in [written, *methods] if own_doc(d)
-        )
-    elif own_doc(written):
-        doc = inspect.cleandoc(written.__doc__ or "")
+        texts = [each.__doc__ for each in (written, vars(written).get("forward")) if each]
+        doc = "\n".join(inspect.cleandoc(text) for text in texts if text)
+    elif isinstance(written.__doc__, str):
+        doc = inspect.cleandoc(written.__doc__)
     try:
         lines, line = inspect.getsourcelines(written)
         source = "".join(lines)
@@ -104,11 +102,6 @@ def kind_of(target: Any) -> Literal["function", "module", "class"]:
     if inspect.isclass(target):
         return "class"
     return "module" if isinstance(target, nn.Module) else "function"
-
-
-def own_doc(thing: Any) -> bool:
-    """Whether somebody wrote words here; nn.Module's own do not count."""
-    return bool(getattr(thing, "__doc__", None)) and thing is not nn.Module
 
 
 def written_as(target: Any) -> Any:
