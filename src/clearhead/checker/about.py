@@ -23,6 +23,7 @@ STARS: dict[Any, str] = {
     inspect.Parameter.VAR_POSITIONAL: "*",
     inspect.Parameter.VAR_KEYWORD: "**",
 }
+SCRIPTED = "_torchdynamo_inline"  # where torch.jit.script keeps what it was given
 CONFIGS = ("config", "cfg", "conf", "args", "hparams", "params")
 SETTINGS = ("training", "dump_patches", "call_super_init")  # every module's, and no one's choice
 
@@ -57,8 +58,8 @@ class About:
     doc         for a module, the class's own words and those of `forward`
     source      text of the function or class, "" where there is none
     own         a module's parameters, then its buffers
-    attributes  a module's numbers and words, those of its parts as "part.name", of its config as
-                "config.name"
+    attributes  a module's numbers and words, those of its parts as "part.name", those of its config
+                as "config.name"
     """
 
     name: str
@@ -77,12 +78,10 @@ def about(target: Any, name: str | None = None) -> About:
     written = written_as(target)
     doc, source, line = "", "", 0
     if inspect.isclass(written):
-        methods = [vars(written).get("forward")]
-        doc = "\n".join(
-            inspect.cleandoc(d.__doc__ or "") for d in [written, *methods] if own_doc(d)
-        )
-    elif own_doc(written):
-        doc = inspect.cleandoc(written.__doc__ or "")
+        texts = [each.__doc__ for each in (written, vars(written).get("forward")) if each]
+        doc = "\n".join(inspect.cleandoc(text) for text in texts if text)
+    elif isinstance(written.__doc__, str):
+        doc = inspect.cleandoc(written.__doc__)
     try:
         lines, line = inspect.getsourcelines(written)
         source = "".join(lines)
@@ -107,21 +106,14 @@ def kind_of(target: Any) -> Literal["function", "module", "class"]:
     return "module" if isinstance(target, nn.Module) else "function"
 
 
-def own_doc(thing: Any) -> bool:
-    """Whether somebody wrote words here; nn.Module's own do not count."""
-    return bool(getattr(thing, "__doc__", None)) and thing is not nn.Module
-
-
 def written_as(target: Any) -> Any:
     """The function or class whose text this is: inside of decorators, partials and instances."""
     while isinstance(target, functools.partial):
         target = target.func
     if isinstance(target, nn.Module):
         return type(target)
-    target = inspect.unwrap(target)
-    if inspect.isroutine(target) or inspect.isclass(target):
-        return target
-    return getattr(target, "_torchdynamo_orig_callable", type(target))
+    target = inspect.unwrap(getattr(target, SCRIPTED, target))
+    return target if inspect.isroutine(target) or inspect.isclass(target) else type(target)
 
 
 def file_of(target: Any) -> str:
@@ -134,7 +126,9 @@ def file_of(target: Any) -> str:
 
 
 def parameters_of(target: Any) -> Iterator[Parameter]:
-    called: Callable[..., Any] = target.forward if isinstance(target, nn.Module) else target
+    called: Callable[..., Any] = getattr(target, SCRIPTED, target)
+    if isinstance(target, nn.Module):
+        called = target.forward
     try:
         signature = inspect.signature(called)
     except (ValueError, TypeError):
@@ -173,8 +167,15 @@ def tensors_of(module: nn.Module) -> Iterator[Own]:
     for named, own in ((module.named_parameters, "Parameter"), (module.named_buffers, "Buffer")):
         for name, tensor in named():
             path = name.rpartition(".")[0]
-            owner = type(module.get_submodule(path)).__name__ if path else own
+            owner = public_name(module.get_submodule(path)) if path else own
             yield Own(name, tuple(tensor.shape), owner, buffer=own == "Buffer")
+
+
+def public_name(module: nn.Module) -> str:
+    """A class's name; for what torch derives for itself, the name of what users know."""
+    kinds = type(module).__mro__ if type(module).__module__.startswith("torch.nn.") else ()
+    known = [kind.__name__ for kind in kinds if getattr(nn, kind.__name__, None) is kind]
+    return known[0] if known else type(module).__name__
 
 
 def attributes_of(module: nn.Module) -> dict[str, bool | int | float | str]:

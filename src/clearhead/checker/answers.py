@@ -69,6 +69,15 @@ def table_of(rows: list[Any]) -> Tensor | None:
     return torch.from_numpy(np.array(rows))
 
 
+def kept(tensors: list[Tensor]) -> tuple[Tensor, ...]:
+    """Copies of an answer's tensors, or Unusable."""
+    try:
+        return tuple(settled(each) for each in tensors)
+    except (RuntimeError, NotImplementedError) as error:
+        words = str(error).splitlines()[0]
+        raise Unusable(f"returned a tensor that cannot be read: {words}") from None
+
+
 def settled(tensor: Tensor) -> Tensor:
     """A plain dense copy on the CPU, with no history."""
     plain = tensor.detach()

@@ -23,7 +23,7 @@ from clearhead.checker.about import Own as Own
 from clearhead.checker.about import Parameter as Parameter
 from clearhead.checker.about import about as about
 from clearhead.checker.about import file_of
-from clearhead.checker.answers import Unusable, settled, shape_of, tensors_in
+from clearhead.checker.answers import Unusable, kept, settled, shape_of, tensors_in
 from clearhead.checker.surroundings import as_it_was, captured, random_states, same_states
 
 MESSAGE = 300  # characters that are kept of an error
@@ -103,14 +103,21 @@ class Subject(Protocol):
 
 
 class Local:
-    """A target that is called in this process."""
+    """A target that is called in this process, a module in eval mode."""
 
     def __init__(self, target: Callable[..., Any]) -> None:
-        self.target = target.eval() if isinstance(target, nn.Module) else target
-        self.about = about(self.target)
+        self.target = target
+        self.about = about(target)
 
     def call(self, request: Request) -> Reply:
-        return perform(self.target, request)
+        if not isinstance(self.target, nn.Module):
+            return perform(self.target, request)
+        modes = [(part, part.training) for part in self.target.modules()]
+        try:
+            return perform(self.target.eval(), request)
+        finally:
+            for part, training in modes:
+                part.training = training
 
     def close(self) -> None:
         pass
@@ -156,7 +163,8 @@ def check(target: Any, request: Request) -> None:
         return
     if not isinstance(target, nn.Module):
         raise ValueError(f"parameters are for a module, and this is a {type(target).__name__}")
-    known = [name for name, _ in [*target.named_parameters(), *target.named_buffers()]]
+    named = (target.named_parameters, target.named_buffers)
+    known = [name for each in named for name, _ in each(remove_duplicate=False)]
     if unknown := [name for name in request.parameters if name not in known]:
         raise ValueError(f"the module has no {', '.join(unknown)}; it has {', '.join(known)}")
 
@@ -196,7 +204,7 @@ class Doing:
         self.changed |= handed.changed()
         self.shape = shape_of(answer)
         live = tensors_in(answer)
-        self.answers.append(tuple(settled(each) for each in live))
+        self.answers.append(kept(live))
         if request.push is not None and wanted:
             self.gradients = dict.fromkeys(handed.floating)
             self.gradients |= pushed(live[request.of], request.push, handed.leaves)

@@ -167,7 +167,7 @@ def _gradients(subject: Subject, attempt: Attempt, explanation: Explanation) -> 
         return
     if reply.failure is not None or not reply.gradients:
         return
-    ours = dict(zip(leaves, wanted, strict=True))
+    ours = {name: each for name, each in zip(leaves, wanted, strict=True) if each is not None}
     stopped, wrong = [], []
     for name, role in _keys(attempt):
         want = ours.get(role)
@@ -203,14 +203,18 @@ def _projections(
     if places is None:
         return
     W = attempt.asked[0].probe.problem.W
+    if W is None:
+        return
+    zeros = {"q": 0 * W.q, "k": 0 * W.k, "v": 0 * W.v}
+    zeros |= {} if W.o is None else {"o": 0 * W.o}
     names = {"q": "W_Q", "k": "W_K", "v": "W_V", "o": "W_O"}
     for part, role in names.items():
         want = ours.get(role)
-        if W is None or want is None or float(want.abs().max()) < 1e-6:
+        if want is None or float(want.abs().max()) < 1e-6:
             continue
-        only = {p: torch.zeros_like(ours[r]) for p, r in names.items() if r in ours}
-        where = places.filled(Problem(W=_as(only | {part: torch.ones_like(want)}, W), H=places.H))
-        values = places.filled(Problem(W=_as(only | {part: want}, W), H=places.H))
+        ones = zeros | {part: torch.ones_like(want)}
+        where = places.filled(Problem(W=_as(ones, W), H=places.H))
+        values = places.filled(Problem(W=_as(zeros | {part: want}, W), H=places.H))
         for place in places.found:
             key, mine = f"parameters.{place.name}", where[place.name] != 0
             if part in place.parts and key in gradients:
