@@ -162,10 +162,9 @@ def _readings(
     told: Told, subject: Subject, attempt: Attempt, chosen: Explanation | None = None
 ) -> list[Reading]:
     """What it may do of its own accord, the likeliest first."""
-    base = Reading(
-        window=told.window, softcap=told.softcap, scale=told.scale, alibi=told.alibi,
-        turn=told.turn, align=told.align or "end",
-    )  # fmt: skip
+    takes = _takes(subject)
+    own = {name: getattr(told, name) for name in ("window", "softcap", "scale") if name not in takes}
+    base = Reading(alibi=told.alibi, turn=told.turn, align=told.align or "end", **own)
     if chosen is not None:
         base = chosen.reading
         causals = [base.causal]

@@ -175,6 +175,10 @@ def _hostile(manner: Manner, base: Problem, takes: set[str], masks: bool) -> Ite
     if not hands and masks:
         _, T, S = base.sizes
         hands, asked = frozenset({"mask"}), base.but(mask=torch.ones(T, S).tril().bool())
+    elif not hands and takes & {"mask", "bias", "hidden", "keep"}:
+        sees = torch.ones(base.sizes[0], 1, 1, base.sizes[2], dtype=torch.bool)
+        sees[..., -1] = False
+        hands, asked = frozenset({"mask", "padding"}), base.but(mask=sees)
     yield Probe("large scores", large(asked), hands, "a score of 2000 that all who see it must "
                 "choose, and that is hidden from the others", close=1e-4)  # fmt: skip
     for low in (30.0, 3000.0):

@@ -1,6 +1,6 @@
 """Attention as a line of steps, dense and in float64: what every answer is held against.
 
-    x -> project -> split -> turn -> expand -> score -> scale -> cap -> lean -> hide -> weigh
+    x -> project -> split -> place -> turn -> expand -> score -> scale -> cap -> lean -> hide -> weigh
                                                           -> mix -> merge -> output, report
 
 The dense and obvious way, sharing nothing with the engine. A problem of q, k and v begins at `turn`
@@ -46,10 +46,15 @@ def offset(work: Work) -> int:
     return S - T if work.p.align == "end" else 0
 
 
+def place(work: Work) -> None:
+    """Where the first query stands for its rotary angle."""
+    work.at = offset(work)
+
+
 def turn(work: Work) -> None:
     if work.p.turn is not None:
-        at, (_, T, S) = offset(work), work.p.sizes
-        work.q = rotated(work.q, torch.arange(T) + at, work.p.turn.base, work.p.turn.pairing)
+        _, T, S = work.p.sizes
+        work.q = rotated(work.q, torch.arange(T) + work.at, work.p.turn.base, work.p.turn.pairing)
         work.k = rotated(work.k, torch.arange(S), work.p.turn.base, work.p.turn.pairing)
 
 
@@ -175,7 +180,7 @@ def report(work: Work) -> None:
 ATTENTION = Line(
     "attention",
     {
-        "project": project, "split": split, "turn": turn, "expand": expand, "pick": nothing,
+        "project": project, "split": split, "place": place, "turn": turn, "expand": expand, "pick": nothing,
         "score": score, "early cap": nothing, "scale": scale, "cap": cap, "lean": lean,
         "see": see, "hide": hide, "late cap": nothing, "weigh": weigh, "after": nothing,
         "mix": mix, "merge": merge, "output": output, "report": report,

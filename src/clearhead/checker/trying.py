@@ -113,7 +113,10 @@ def _forms(
         forms = ("additive",)
     else:
         forms = ("ones", "attend") if kind == "teach" else ("attend", "ones", "additive")
-    return tuple((form, axes) for form in forms for axes in (2, 4, 3, 1))
+    return tuple(
+        (form, axes) for form in forms for axes in (2, 4, 3, 1)
+        if (form, axes) != ("additive", 1)
+    )  # fmt: skip
 
 
 def first(subject: Subject, manner: Manner, told: Told) -> Attempt:

@@ -55,8 +55,6 @@ def _merge_interleaved(work: Work) -> None:
 
 
 def _see_all_heads(work: Work) -> None:
-    if work.p.x is None:
-        raise LookupError("the heads are split by the caller")
     H = work.p.H
     work.visible = torch.ones(H, H, dtype=torch.bool)
 
@@ -89,15 +87,25 @@ def _first_only(work: Work) -> None:
 
 
 def _merge_across(work: Work) -> None:
-    work.out = work.heads.flatten(2)  # (B, T, H, d_head), as it was split
+    heads = work.heads  # (B, T, H, d_head), as it was split
+    work.out = heads.transpose(1, 2) if work.p.x is None else heads.flatten(2)
 
 
 def _merge_across_transposed(work: Work) -> None:
     B, T = work.heads.shape[:2]
+    if work.p.x is None:
+        raise LookupError("the heads are merged by the caller")
     work.out = work.heads.transpose(1, 2).reshape(B, T, -1)
 
 
-_ACROSS = {"split": _split_by(_not_transposed), "see": _see_all_heads}
+def _split_across(work: Work) -> None:
+    if work.p.x is None:
+        work.q, work.k, work.v = (a.transpose(1, 2) for a in (work.q, work.k, work.v))
+    else:
+        _split_by(_not_transposed)(work)
+
+
+_ACROSS = {"split": _split_across, "see": _see_all_heads}
 
 HEADS = (
     Mistake(

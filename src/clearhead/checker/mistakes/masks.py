@@ -134,18 +134,18 @@ MASKS = (
         one(see=_shifted(-1)), look=MASK + "|diagonal",
     ),
     Mistake(
+        "mask-missing", "mask", "there is no mask",
+        "Every query sees every key: a causal model reads the answer off its future.",
+        "scores = scores.masked_fill(~visible, -inf) before the softmax",
+        _variants(_all), look=MASK + "|causal",
+    ),
+    Mistake(
         "mask-transposed", "mask", "the mask is laid on queries instead of keys",
         "Rows and columns are exchanged: a causal mask shows the future and hides the past; a "
         "padding mask silences the padded queries and leaves their keys in everybody's sums.",
         "the last axis of the mask is that of the keys: mask[:, None, None, :] for padding, tril "
         "for causal",
         _variants(_laid_on_queries), look=MASK,
-    ),
-    Mistake(
-        "mask-missing", "mask", "there is no mask",
-        "Every query sees every key: a causal model reads the answer off its future.",
-        "scores = scores.masked_fill(~visible, -inf) before the softmax",
-        _variants(_all), look=MASK + "|causal",
     ),
     Mistake(
         "mask-zero-score", "mask", "hidden scores are set to 0, not to -inf",

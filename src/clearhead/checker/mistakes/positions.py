@@ -11,8 +11,7 @@ ALIBI = r"alibi|slope|bias|dist|arange"
 
 def _turned(
     keys: bool = True, values: bool = False, queries: bool = True, other_pairs: bool = False,
-    sign: float = 1.0, base: float | None = None, power: float = 2.0, restart: bool = False,
-    axis: int = -2,
+    sign: float = 1.0, base: float | None = None, power: float = 2.0, axis: int = -2,
 ) -> Step:  # fmt: skip
     def turn(work: Work) -> None:
         how, (_, T, S) = work.p.turn, work.p.sizes
@@ -21,9 +20,8 @@ def _turned(
         pairing = how.pairing
         if other_pairs:
             pairing = "interleaved" if pairing == "halves" else "halves"
-        at = 0 if restart else steps.offset(work)
         rest = (base or how.base, pairing, sign, axis, power)
-        at_q, at_k = torch.arange(T) + at, torch.arange(S)
+        at_q, at_k = torch.arange(T) + work.at, torch.arange(S)
         if axis != -2:
             at_q, at_k = torch.arange(work.q.shape[1]), torch.arange(work.k.shape[1])
         work.q = steps.rotated(work.q, at_q, *rest) if queries else work.q
@@ -31,6 +29,12 @@ def _turned(
         work.v = steps.rotated(work.v, at_k, *rest) if values else work.v
 
     return turn
+
+
+def _restarted(work: Work) -> None:
+    if work.p.turn is None:
+        raise LookupError("there are no rotary positions")
+    work.at = 0
 
 
 BASES = (100.0, 1000.0, 10000.0, 500000.0, 1000000.0)
@@ -73,7 +77,7 @@ ROTARIES = (
         "rotary-offset", "rotary", "with a cache the queries' positions begin at 0 again",
         "A decoded token believes to be the first: all distances are wrong from the first step on.",
         "positions of the queries begin at S - T",
-        one(turn=_turned(restart=True)), look=ROTARY + "|position|offset|arange",
+        one(place=_restarted), look=ROTARY + "|position|offset|arange",
     ),
     Mistake(
         "rotary-base", "rotary", "the base of the angles is another one",
