@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from clearhead.cache import KVCache as KVCache
     from clearhead.capture import AttentionInputs as AttentionInputs
     from clearhead.capture import observe as observe
+    from clearhead.checker.checks import check as check
+    from clearhead.checker.checks import check_against as check_against
+    from clearhead.checker.diagnosis import Diagnosis as Diagnosis
     from clearhead.config import AttentionConfig as AttentionConfig
     from clearhead.config import Rotary as Rotary
     from clearhead.engine import Attended as Attended
@@ -37,6 +40,7 @@ __all__ = [
     "AttentionInputs",
     "AttentionMap",
     "AttentionOutput",
+    "Diagnosis",
     "GPTConfig",
     "HeadStats",
     "KVCache",
@@ -47,6 +51,8 @@ __all__ = [
     "TinyGPT",
     "__version__",
     "attention",
+    "check",
+    "check_against",
     "load",
     "name_heads",
     "observe",
@@ -59,6 +65,7 @@ _HOME = {
     "AttentionInputs": "capture",
     "AttentionMap": "map",
     "AttentionOutput": "nn",
+    "Diagnosis": "checker.diagnosis",
     "GPTConfig": "gpt",
     "HeadStats": "stats",
     "KVCache": "cache",
@@ -68,6 +75,8 @@ _HOME = {
     "Run": "run",
     "TinyGPT": "gpt",
     "attention": "engine",
+    "check": "checker.checks",
+    "check_against": "checker.checks",
     "load": "run",
     "name_heads": "inspection",
     "observe": "capture",

@@ -8,6 +8,7 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
+from clearhead.checking import CHECK
 from clearhead.looking import VERBS as LOOK
 from clearhead.reporting import REPORT
 from clearhead.verb import (
@@ -261,6 +262,7 @@ VERBS = (
     *LOOK,
     VIEW,
     REPORT,
+    CHECK,
     Verb("bench", "Check", "time exact attention with every diagnostic beside its rivals",
          "clearhead bench --tokens 512 1024 --heads 2 --backward", _bench_arguments, _bench),
     Verb("doctor", "Check", "say what is installed, what is missing and how to get it",

@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -37,16 +38,17 @@ from clearhead.checker.steps import ATTENTION as LINE
 from clearhead.checker.told import Reading, Told
 from clearhead.checker.trying import Attempt
 
+ATTENTIVE = ("sdp", "teach", "module")
 LIMIT = 8.0  # seconds in which pairs of mistakes are looked for
 
 
 def diagnose_attention(subject: Subject, kind: str, told: Told) -> Diagnosis:
     """What an attention of kind "sdp", "teach" or "module" computes."""
     began = time.monotonic()
-    attempts, failures = _attempts(subject, kind, told)
-    if not attempts:
-        return untried(subject, kind, failures)
-    attempt, explanation = _first_fit(attempts, told, subject, began)
+    found_way = placed(subject, kind, told)
+    if isinstance(found_way, Diagnosis):
+        return found_way
+    attempt, explanation = found_way
     trying.rest(subject, attempt, told)
     readings = _readings(told, subject, attempt, chosen=explanation)
     found = _explained(readings, attempt)
@@ -54,15 +56,23 @@ def diagnose_attention(subject: Subject, kind: str, told: Told) -> Diagnosis:
     return _told_of(subject, kind, told, attempt, explanation, found, began)
 
 
+def placed(subject: Subject, kind: str, told: Told) -> tuple[Attempt, Explanation] | Diagnosis:
+    """How it is called, and the simplest explanation of its first answers; or why it cannot be."""
+    attempts, failures = _attempts(subject, kind, told)
+    if not attempts:
+        return untried(subject, kind, failures)
+    return _first_fit(attempts, told, subject, time.monotonic())
+
+
 def untried(subject: Subject, kind: str, failures: Sequence[Failure]) -> Diagnosis:
     """It could not be called in any way that we know."""
     own = [failure for failure in failures if failure.line is not None]
     worst = own[0] if own else failures[0] if failures else Failure("raised", "no way to call it")
     at = None if worst.line is None else (worst.line, worst.source)
-    return Diagnosis(subject.about.name, kind, "untried", trouble=_words(worst), trouble_at=at)
+    return Diagnosis(subject.about.name, kind, "untried", trouble=words_of(worst), trouble_at=at)
 
 
-def _words(failure: Failure) -> str:
+def words_of(failure: Failure) -> str:
     words = {
         "raised": "it raised", "hung": "it did not come back", "died": "its process ended",
         "loading": "it could not be loaded", "returned": "its answer could not be read",
@@ -92,7 +102,7 @@ def _attempts(
                     break
             else:
                 failures.append(attempt.failure)
-                if attempt.failure.kind in ("hung", "died") and len(failures) > 2:
+                if attempt.failure.kind in ("hung", "died"):
                     break
     except Unanswerable as error:
         failures.append(Failure("returned", str(error)))
@@ -162,8 +172,7 @@ def _readings(
     told: Told, subject: Subject, attempt: Attempt, chosen: Explanation | None = None
 ) -> list[Reading]:
     """What it may do of its own accord, the likeliest first."""
-    takes = _takes(subject)
-    own = {name: getattr(told, name) for name in ("window", "softcap", "scale") if name not in takes}
+    own = {name: _own(subject, told, name) for name in ("window", "softcap", "scale")}
     base = Reading(alibi=told.alibi, turn=told.turn, align=told.align or "end", **own)
     if chosen is not None:
         base = chosen.reading
@@ -186,6 +195,15 @@ def _readings(
         readings += [r.but(turn=Turn(pairing)) for r in readings for pairing in
                      ("halves", "interleaved")]  # fmt: skip
     return readings
+
+
+def _own(subject: Subject, told: Told, name: str) -> Any:
+    """What is in force where nothing is handed over: a default, or what was told of the inside."""
+    for parameter in subject.about.parameters:
+        if roles((parameter,)).get(name):
+            number = parameter.default
+            return number if type(number) in (int, float) and number else None
+    return getattr(told, name)
 
 
 def _takes(subject: Subject) -> set[str]:
@@ -390,6 +408,6 @@ __all__ = ["diagnose_attention", "fits", "located", "untried"]
 def diagnose(subject: Subject, told: Told) -> Diagnosis:
     """Whatever it is: by what was told, by names, or by trying."""
     kind = told.kind or kind_of(subject.about)
-    if kind in ("sdp", "teach", "module"):
+    if kind in ATTENTIVE:
         return diagnose_attention(subject, kind, told)
     return untried(subject, kind or "", [])

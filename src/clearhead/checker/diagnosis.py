@@ -1,5 +1,6 @@
 """What came of a check: the record that every report is a reading of."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -67,7 +68,15 @@ class Example:
     want: Tensor
     want_weights: Tensor | None = None
     got_weights: Tensor | None = None
-    call: str = ""
+    sides: tuple[str, str] = ("got", "wanted")
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON holds it; what is not finite as a word."""
+        return {
+            "words": self.words,
+            "inputs": {name: plain(each) for name, each in self.inputs},
+            "sides": list(self.sides), "got": plain(self.got), "want": plain(self.want),
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,19 +117,38 @@ class Diagnosis:
         """Names of the mistakes, then of the cautions."""
         return tuple(each.name for each in (*self.mistakes, *self.cautions))
 
+    def __str__(self) -> str:
+        """The report, as `clearhead check` prints it."""
+        from clearhead.views.diagnosis import lines
+
+        return "\n".join(lines(self))
+
     def to_dict(self) -> dict[str, Any]:
         """Everything but the pictures, as JSON holds it."""
-        plain = {
+        made = {
             name: getattr(self, name)
             for name in ("target", "kind", "verdict", "unexplained", "nearest", "remarks",
                          "trouble", "trouble_at", "seconds")
         }  # fmt: skip
         for name in ("mistakes", "cautions", "conventions", "tried"):
-            plain[name] = [asdict(each) for each in getattr(self, name)]
-        example = self.example
-        plain["example"] = None if example is None else {
-            "words": example.words, "call": example.call,
-            "inputs": {name: each.tolist() for name, each in example.inputs},
-            "got": example.got.tolist(), "want": example.want.tolist(),
-        }  # fmt: skip
-        return plain
+            made[name] = [_finite(asdict(each)) for each in getattr(self, name)]
+        made["example"] = None if self.example is None else self.example.to_dict()
+        return made
+
+
+def plain(tensor: Tensor) -> Any:
+    """Nested lists; NaN and the infinities as the words "nan", "inf" and "-inf"."""
+
+    def each(value: Any) -> Any:
+        if isinstance(value, list):
+            return [each(one) for one in value]
+        return value if not isinstance(value, float) or math.isfinite(value) else str(value)
+
+    return each(tensor.tolist())
+
+
+def _finite(record: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in record.items()
+    }

@@ -4,6 +4,7 @@
 
     {"do": "load", "target": ..}     None
     {"do": "list"}                   (About, ...) of what the file itself defines
+    {"do": "look", "name": ..}       About, before anything is built
     {"do": "take", "name": .., "keywords": {..}}     About
     {"do": "call", "request": Request}     Reply
 
@@ -68,7 +69,9 @@ class Host:
             try:
                 seed()
                 todos: dict[str, Callable[..., Any]]
-                todos = {"load": self.load, "list": self.list, "take": self.take}
+                todos = {
+                    "load": self.load, "list": self.list, "look": self.look, "take": self.take
+                }  # fmt: skip
                 return todos[todo](**command)
             except Problem as problem:
                 return Failure("loading", str(problem))
@@ -123,8 +126,13 @@ class Host:
             wanted = callable(value) and inspect.isfunction(written)
         return wanted and getattr(written, "__module__", None) == self.module.__name__
 
-    def take(self, name: str, keywords: dict[str, Any]) -> About:
-        """Find a name, build it where it is a class or makes a module, and keep it for calls."""
+    def look(self, name: str) -> About:
+        """What a name stands for, before anything is built."""
+        name, value = self.find(name)
+        return about(value, name)
+
+    def find(self, name: str) -> tuple[str, Any]:
+        """The value of a name, of the name in the target, or of the only one that is there."""
         known = [*self.defined()]
         name = name or self.wanted or (known[0] if len(known) == 1 else "")
         if not name:
@@ -139,6 +147,11 @@ class Host:
             raise Problem(f"{self.place()} has no {name!r}; {words}") from None
         if not callable(value):
             raise Problem(f"{name} in {self.place()} is a {type(value).__name__}, nothing to call")
+        return name, value
+
+    def take(self, name: str, keywords: dict[str, Any]) -> About:
+        """Find a name, build it where it is a class or makes a module, and keep it for calls."""
+        name, value = self.find(name)
         made = {key: stand_in(each) for key, each in keywords.items()}
         if inspect.isclass(value):
             value = value(**made)

@@ -65,6 +65,11 @@ class Hosted:
         found: tuple[About, ...] = self._prepare({"do": "list"}, tuple[About, ...])
         return found
 
+    def look(self, name: str = "") -> About:
+        """What a name stands for, before anything is built. NotLoaded: there is no such thing."""
+        found: About = self._prepare({"do": "look", "name": name}, About)
+        return found
+
     def take(self, name: str = "", keywords: dict[str, Any] | None = None) -> About:
         """Choose what is called: `name`, or the name in the target, or the only one that is there.
 

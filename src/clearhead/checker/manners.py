@@ -41,7 +41,7 @@ class Manner:
 
     mask     what a mask is made of: "attend" and "hide" (bool), "ones" (0 and 1 in floats),
              "additive" (0 and -inf), "lowest" (0 and the lowest number)
-    axes     of a mask: 2 for (T, S), 3 for (B, T, S), 4 for (B, 1, T, S), 1 for (B, S)
+    axes     of a mask: 2 for (T, S) where one is enough for the batch, 3 for (B, T, S), 4 for (B, 1, T, S), 1 for (B, S)
     table    a table of cosines: "halves" and "interleaved" of width D, "half" of D/2
     turned   weights are handed over as (out, in), as nn.Linear has them
     square   of one head they are (M, M)
@@ -205,9 +205,10 @@ class Manner:
         if self.axes == 1:
             return formed(sees.expand(B, 1, T, S)[:, 0, 0], self.mask)
         form = "additive" if role == "bias" and self.mask in ("attend", "ones") else self.mask
-        if self.axes == 2:
-            if sees.ndim == 4 and (sees.shape[0] > 1 or sees.shape[1] > 1):
-                raise Unanswerable("this mask has no axis for the batch")
+        several = sees.ndim == 4 and sees.shape[0] > 1
+        if self.axes == 2 and several and self.kind == "teach":
+            raise Unanswerable("this mask has no axis for the batch")
+        if self.axes == 2 and not several:
             sees = sees.reshape(sees.shape[-2:])
         else:
             sees = sees if sees.ndim == 4 else sees[None, None]

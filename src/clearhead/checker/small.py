@@ -11,7 +11,7 @@ from clearhead.checker.diagnosis import Example
 from clearhead.checker.manners import Manner, Unanswerable
 from clearhead.checker.matching import Explanation, misfit, off
 from clearhead.checker.probes import Probe, problem_for
-from clearhead.checker.problem import Problem, Projections, heads
+from clearhead.checker.problem import Problem, heads
 from clearhead.checker.steps import ATTENTION as LINE
 from clearhead.checker.trying import Attempt
 
@@ -28,14 +28,14 @@ def smallest(subject: Subject, attempt: Attempt, explanation: Explanation) -> Ex
         if off(plain, LINE, one) > one.probe.close
     ]
     for probe in failing[:3]:
-        for problem in _problems(attempt.manner, probe):
+        for problem in problems(attempt.manner, probe):
             found = _shown(subject, attempt.manner, plain, explanation, replace(probe, problem=problem))
             if found is not None:
                 return found
     return None
 
 
-def _problems(manner: Manner, probe: Probe) -> Iterator[Problem]:
+def problems(manner: Manner, probe: Probe) -> Iterator[Problem]:
     """Like this probe's problem, and smaller; whole numbers, and those as few as can be."""
     given = probe.problem
     _, T0, S0 = given.sizes
@@ -98,19 +98,23 @@ def _shown(
     if weights is None and explanation.made:
         work = explanation.work(LINE, probe)
         weights = None if work is None else work.weights
-    row = _worst(got.out, want.out)
+    own = None if weights is None or weights.ndim != 4 else weights[0]
+    return pictured(probe, got.out, want.out, want.weights[0], own, manner.places is None)
+
+
+def pictured(
+    probe: Probe, got: Tensor, want: Tensor, want_weights: Tensor | None = None,
+    got_weights: Tensor | None = None, show_projections: bool = False,
+) -> Example:  # fmt: skip
+    """What goes in and what came out, of the first element of the batch."""
     p = probe.problem
     inputs = [(n, getattr(p, n)[0]) for n in ("q", "k", "v", "x") if getattr(p, n) is not None]
     if p.mask is not None and probe.hands:
         inputs.append(("mask", p.mask[0, 0] if p.mask.ndim == 4 else p.mask))
-    if isinstance(p.W, Projections) and manner.places is None and p.W.q.numel() <= 12:
+    if p.W is not None and show_projections and p.W.q.numel() <= 12:
         inputs += [("W_Q", p.W.q), ("W_K", p.W.k), ("W_V", p.W.v)]
-    return Example(
-        words=_words(probe, row), inputs=tuple(inputs), got=got.out[0], want=want.out[0],
-        want_weights=want.weights[0],
-        got_weights=None if weights is None or weights.ndim != 4 else weights[0],
-        call=_call(manner, probe),
-    )  # fmt: skip
+    return Example(_words(probe, _worst(got, want)), tuple(inputs), got[0], want[0],
+                   want_weights, got_weights)  # fmt: skip
 
 
 def _worst(got: Tensor, want: Tensor) -> int:
@@ -128,6 +132,3 @@ def _words(probe: Probe, row: int) -> str:
     heads_ = "one head" if p.H == 1 else f"{p.H} heads"
     return f"{size}, {heads_} of size {p.head_size} ({probe.name}); query {row} is farthest off"
 
-
-def _call(manner: Manner, probe: Probe) -> str:
-    return manner.about.name

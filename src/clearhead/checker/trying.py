@@ -136,6 +136,8 @@ def rest(subject: Subject, attempt: Attempt, told: Told) -> None:
     for probe in probes(attempt.manner, told):
         if not probe.first:
             ask(subject, attempt, probe)
+            if attempt.failure is not None and attempt.failure.kind in ("hung", "died"):
+                break
     attempt.failure = failure
 
 

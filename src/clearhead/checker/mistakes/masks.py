@@ -93,6 +93,13 @@ def _filled(value: float) -> Step:
     return hide
 
 
+def _lowered(value: float) -> Step:
+    def hide(work: Work) -> None:
+        work.scores = work.scores - value * (~work.visible).double()
+
+    return hide
+
+
 def _added(work: Work) -> None:
     work.scores = work.scores + work.visible
 
@@ -163,8 +170,10 @@ MASKS = (
         "mask-not-low", "mask", "hidden scores are set to a number that is not low enough",
         "As soon as the visible scores of a row are lower, the hidden keys take over.",
         "use -inf, or the lowest number of the dtype: torch.finfo(scores.dtype).min",
-        tuple((f"about {-value:g}", {"hide": _filled(-value)})
-              for value in (1.0, 2.0, 5.0, 9.0, 10.0, 20.0, 50.0, 100.0, 1000.0)),
+        (*((f"about {-value:g}", {"hide": _filled(-value)})
+           for value in (1.0, 2.0, 5.0, 9.0, 10.0, 20.0, 50.0, 100.0, 1000.0)),
+         *((f"about {-value:g}, added", {"hide": _lowered(value)})
+           for value in (1.0, 2.0, 5.0, 9.0, 10.0, 20.0, 50.0, 100.0, 1000.0))),
         look=MASK,
     ),
     Mistake(

@@ -1,0 +1,63 @@
+"""Two implementations side by side, in words and on one screen."""
+
+from collections.abc import Iterator
+
+from clearhead.checker.peers import Comparison, Met
+from clearhead.views.diagnosis import example_lines
+
+WORDS = {"same": "same, to the bit", "rounding": "same but for rounding", "differ": "they differ",
+         "refused": "not asked"}  # fmt: skip
+
+
+def lines(found: Comparison) -> Iterator[str]:
+    """Whether they agree; a line for each thing that both were asked; where they first differ."""
+    if found.trouble:
+        yield f"=== {found.a} and {found.b} could not be compared ==="
+        yield found.trouble
+        return
+    first = found.first
+    answered = [each for each in found.met if each.apart is not None]
+    if not answered:
+        yield f"=== {found.a} and {found.b} have nothing in common that both could be asked ==="
+    elif first is None:
+        yield f"=== {found.a} and {found.b} agree ==="
+    else:
+        yield f"=== {found.a} and {found.b} differ, first here: {first.name} ==="
+    yield from _table(found)
+    if first is not None:
+        yield ""
+        yield f"{first.name}: {first.why}. They are {number(first.apart)} apart; {_who(found, first)}"
+        if found.example is not None:
+            yield ""
+            yield from example_lines(found.example)
+
+
+def _table(found: Comparison) -> Iterator[str]:
+    width = max((len(each.name) for each in found.met), default=5)
+    yield f"  {'asked':<{width}}  {'apart':>8}  {'A, exact':>8}  {'B, exact':>8}"
+    for each in found.met:
+        if each.apart is None:
+            yield f"  {each.name:<{width}}  {'-':>8}  {'-':>8}  {'-':>8}  {WORDS['refused']}"
+        else:
+            yield (f"  {each.name:<{width}}  {number(each.apart):>8}  {number(each.of_a):>8}  "
+                   f"{number(each.of_b):>8}  {WORDS[each.outcome]}")  # fmt: skip
+    yield f"  A is {found.a}, B is {found.b}; exact: off from dense float64, as A makes its scores"
+
+
+def _who(found: Comparison, first: Met) -> str:
+    close = 1e-4
+    a, b = first.of_a or 0.0, first.of_b or 0.0
+    if a < close <= b:
+        return f"{found.a} agrees with float64, {found.b} does not. `clearhead check` names why."
+    if b < close <= a:
+        return f"{found.b} agrees with float64, {found.a} does not. `clearhead check` names why."
+    return "neither agrees with float64. `clearhead check` of each names why."
+
+
+def number(value: float | None) -> str:
+    """A difference in two digits: 0, 1.2e-07, 0.31."""
+    if value is None:
+        return "-"
+    if value == 0:
+        return "0"
+    return f"{value:.2g}" if 1e-3 <= value < 1e4 else f"{value:.1e}"
