@@ -1,9 +1,11 @@
 """What can be said of somebody's function, class or module before it is called: `about`."""
 
+import ast
 import functools
 import inspect
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -132,7 +134,8 @@ def parameters_of(target: Any) -> Iterator[Parameter]:
     try:
         signature = inspect.signature(called)
     except (ValueError, TypeError):
-        return  # compiled: nothing is known
+        yield from documented(called)
+        return
     for name, one in signature.parameters.items():
         none = one.default is inspect.Parameter.empty
         yield Parameter(
@@ -142,6 +145,27 @@ def parameters_of(target: Any) -> Iterator[Parameter]:
             default=None if none else plain(one.default),
             annotation=words_of(one.annotation),
         )
+
+
+def documented(compiled: Any) -> Iterator[Parameter]:
+    """Parameters of what is compiled, as the first line of its words has them: f(a, b=None)."""
+    first = (getattr(compiled, "__doc__", None) or "").strip().partition(")")[0]
+    name, _, inside = first.partition("(")
+    if not name.strip().isidentifier():
+        return
+    try:
+        call = ast.parse(f"def f({inside}): pass").body[0]
+    except SyntaxError:
+        return
+    assert isinstance(call, ast.FunctionDef)
+    names = call.args.args
+    defaults = [None] * (len(names) - len(call.args.defaults)) + list(call.args.defaults)
+    for one, default in [*zip(names, defaults, strict=True),
+                         *zip(call.args.kwonlyargs, call.args.kw_defaults, strict=True)]:  # fmt: skip
+        with suppress(ValueError):
+            value = None if default is None else plain(ast.literal_eval(default))
+            yield Parameter(one.arg, "positional" if one in names else "keyword", default is None,
+                            value, "")  # fmt: skip
 
 
 def words_of(annotation: Any) -> str:

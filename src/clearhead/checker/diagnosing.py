@@ -39,25 +39,29 @@ from clearhead.checker.told import Reading, Told
 from clearhead.checker.trying import Attempt
 
 ATTENTIVE = ("sdp", "teach", "module")
+SEVERAL = 5  # ways of calling that are tried to the end
 LIMIT = 8.0  # seconds in which pairs of mistakes are looked for
 
 
 def diagnose_attention(subject: Subject, kind: str, told: Told) -> Diagnosis:
     """What an attention of kind "sdp", "teach" or "module" computes."""
     began = time.monotonic()
-    found_way = placed(subject, kind, told)
-    if isinstance(found_way, Diagnosis):
-        return found_way
-    attempt, explanation = found_way
-    trying.rest(subject, attempt, told)
-    readings = _readings(told, subject, attempt, chosen=explanation)
-    found = _explained(readings, attempt)
-    explanation = found[0] if found else explanation
-    return _told_of(subject, kind, told, attempt, explanation, found, began)
+    ways = placed(subject, kind, told)
+    if isinstance(ways, Diagnosis):
+        return ways
+    for attempt, explanation in ways[:SEVERAL]:  # the first that explains all that is asked
+        trying.rest(subject, attempt, told)
+        found = _explained(_readings(told, subject, attempt, chosen=explanation), attempt)
+        if found:
+            return _told_of(subject, kind, told, attempt, found[0], found, began)
+    return _told_of(subject, kind, told, *ways[0], [], began)
 
 
-def placed(subject: Subject, kind: str, told: Told) -> tuple[Attempt, Explanation] | Diagnosis:
-    """How it is called, and the simplest explanation of its first answers; or why it cannot be."""
+def placed(
+    subject: Subject, kind: str, told: Told
+) -> list[tuple[Attempt, Explanation]] | Diagnosis:
+    """How it may be called, with the simplest explanation of its first answers, the likeliest
+    first; or why it cannot be."""
     attempts, failures = _attempts(subject, kind, told)
     if not attempts:
         return untried(subject, kind, failures)
@@ -122,8 +126,8 @@ def _same(one: Attempt, other: Attempt) -> bool:
 
 def _first_fit(
     attempts: Sequence[Attempt], told: Told, subject: Subject, began: float
-) -> tuple[Attempt, Explanation]:
-    """The manner and the simplest explanation of its first answers.
+) -> list[tuple[Attempt, Explanation]]:
+    """Manners with the simplest explanation of their first answers.
 
     A function that takes (B, H, T, D) is judged there, though it may be right for (T, D).
     """
@@ -141,25 +145,27 @@ def _first_fit(
         most = max(len(a.manner.layout) for a in attempts)
         attempts = [a for a in attempts if len(a.manner.layout) == most]
     for level in levels.values():
-        fallback = None
+        later: list[tuple[Attempt, Explanation]] = []
+        ways: list[tuple[Attempt, Explanation]] = []
         for attempt in attempts:
             if found := level(_readings(told, subject, attempt), attempt):
-                if [m.mistake.name for m in found[0].made] == ["softmax-over-batch"]:
-                    fallback = fallback or (attempt, found[0])  # (T, D) may be meant
-                    continue
-                return attempt, found[0]
-        if fallback is not None:
-            return fallback
+                names = [m.mistake.name for m in found[0].made]
+                # A softmax over the batch is more likely one over the queries of (T, D).
+                (later if names == ["softmax-over-batch"] else ways).append((attempt, found[0]))
+                if level is levels[doubles]:
+                    break  # each takes its time
+        if ways or later:
+            return ways + later
     for attempt in attempts:
         rough = right(_readings(told, subject, attempt), LINE, attempt.asked, loose=ROUGH)
         if rough:
-            return attempt, rough[0]
+            return [(attempt, rough[0])]
     best = [
         (nearest(_readings(told, subject, a), LINE, a.asked, ATTENTION)[0], i)
         for i, a in enumerate(attempts)
     ]
     (_, explanation), at = min(best, key=lambda pair: pair[0][0])
-    return attempts[at], explanation
+    return [(attempts[at], explanation)]
 
 
 def any_rank(subject: Subject) -> bool:
@@ -211,10 +217,16 @@ def _takes(subject: Subject) -> set[str]:
 
 
 def says_causal(subject: Subject) -> bool:
-    """Whether its name or its own words promise that nobody sees the future."""
+    """Whether its name, or a sentence of its own without an if, promises that nobody sees the
+    future."""
     about = subject.about
-    return bool(re.search(r"causal|autoregressive|decoder", f"{about.name} {about.doc}", re.I))
-
+    promise = re.compile(r"causal|autoregressive", re.I)
+    doubt = re.compile(r"\b(if|optional\w*|whether|config\w*|flag|set|when|non|not|or|default|may|can|"
+                       r"bidirectional)\b|=", re.I)  # fmt: skip
+    sentences = re.split(r"[.;\n]", about.doc)
+    return bool(promise.search(about.name)) or any(
+        promise.search(each) and not doubt.search(each) for each in sentences
+    )
 
 def _explained(readings: Sequence[Reading], attempt: Attempt) -> list[Explanation]:
     """The simplest explanations of all answers."""

@@ -3,6 +3,7 @@ weights, and what becomes of a row that sees nothing."""
 
 import math
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -131,11 +132,16 @@ def _empty(subject: Subject, attempt: Attempt, explanation: Explanation) -> Iter
     if bool(row.isnan().any()):
         yield of(BY_NAME["empty-nan"], "a mask with one row of nothing was handed over")
         return
-    keep = {"after": lambda w: _filled(w, 1 / S)} | dict(explanation.changes)
-    work = computed(LINE, explanation.reading.of(probe.problem), keep)
-    if work is None:
-        return
-    even = work.out[..., 2, :]
+    filled = []
+    for value in (0.0, 1 / S):
+        changes = {"after": partial(_filled, value=value)} | dict(explanation.changes)
+        work = computed(LINE, explanation.reading.of(probe.problem), changes)
+        if work is None:
+            return
+        filled.append(work.out[..., 2, :])
+    nothing, even = filled
+    if float((nothing - even).abs().max()) < 1e-3:
+        return  # a sink takes it all
     if float((row - even).abs().max()) < 1e-3 * max(1.0, float(even.abs().max())):
         yield of(BY_NAME["empty-uniform"], "a mask with one row of nothing was handed over")
 

@@ -92,7 +92,11 @@ def compare(a: Subject, b: Subject, told: Told) -> Comparison:
     for subject, kind, one in zip((a, b), kinds, found, strict=True):
         if isinstance(one, Diagnosis):
             return Comparison(*names, trouble=f"{subject.about.name}: {one.trouble}")
-    sides = [_Side(subject, *one) for subject, one in zip((a, b), found, strict=True)]  # type: ignore[misc]
+    sides = [
+        _Side(subject, *ways[0])
+        for subject, ways in zip((a, b), found, strict=True)
+        if not isinstance(ways, Diagnosis)
+    ]
     met = tuple(_meetings(*sides, told))
     return Comparison(*names, met, _example(*sides, met, told))
 

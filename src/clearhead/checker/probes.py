@@ -96,6 +96,8 @@ def problem_for(manner: Manner, seed: int = 0, size: float = 1.0, T: int = 5) ->
 def needed(manner: Manner, H: int) -> dict[str, Tensor]:
     """What must always be handed over, since the parameter has no default."""
     must = {role for p in manner.about.parameters if p.required for role in roles((p,))}
+    if "module" in must and "sinks" in manner.about.source:
+        must.add("sinks")  # transformers' functions find them there
     own = {"sinks": normal(H, seed=77), "slopes": usual_slopes(H)}
     return {name: each for name, each in own.items() if name in must}
 
@@ -155,7 +157,7 @@ def _named(manner: Manner, base: Problem, takes: set[str], masks: bool) -> Itera
         if masks:
             yield Probe("softcap and mask", large.but(softcap=1.5, mask=some_mask(T, T)),
                         frozenset({"softcap", "mask"}), "the cap comes first")  # fmt: skip
-    if "sinks" in takes or "module" in takes:
+    if "sinks" in takes:
         sinks = normal(base.H, seed=77)
         yield Probe("sinks", base.but(sinks=sinks), frozenset({"sinks"}),
                     "one more logit for each head")  # fmt: skip

@@ -73,21 +73,32 @@ def usual_slopes(H: int) -> Tensor:
 
 
 # A mask's own words, in a docstring or a comment: what True or 1 stands for.
+_TRUE = (
+    r"\b(?:true|1s?|ones?|nonzero)\b[`'\" ]*(?:=+|->|means?|marks?|where|for|values?|positions?|"
+    r"indicates?|entr\w+)"
+)
+_UP_TO = (
+    r"(?:(?!\b(?:false|0s?|zeros?|may|can|attends?|keeps?|kept|visible|allowed|should|takes?|"
+    r"participates?|sees?)\b)[^.\n]){0,80}?"
+)
 HIDES = re.compile(
-    r"\b(true|1s?|ones?|nonzero)\b[`'\" ]*(=+|->|means?|marks?|where|for|values?|positions?|"
-    r"indicates?|entr\w+)(?:(?!\b(?:false|0s?|zeros?|may|can|attends?|keeps?|kept|visible|allowed|"
-    r"sees?)\b)[^.\n]){0,80}?"
-    r"(mask(ed)?( out)?|ignored?|blocked?|hidden|hides?|hide|not (be )?(allowed|attend\w*)|"
-    r"disallow\w*|exclud\w+|padd\w+|forbid\w*|prevent\w*|cannot|can't)\b",
+    _TRUE + _UP_TO + r"(?:mask(?:ed)?(?: out)?|ignored?|blocked?|hidden|hides?|not (?:be )?(?:allowed|"
+    r"attend\w*)|disallow\w*|exclud\w+|padd\w+|forbid\w*|prevent\w*|cannot|can't)\b",
+    re.IGNORECASE,
+)
+SHOWS = re.compile(
+    _TRUE + r"[^.\n]{0,60}?\b(?:may|can|should|attends?|keeps?|kept|visible|allowed|takes? part|participates?|"
+    r"sees?)\b",
     re.IGNORECASE,
 )
 
 
 def says_hidden(about: About) -> bool:
-    """Whether its own words say that True in a mask means hidden."""
+    """Whether its own words say that True in a mask means hidden; of two such words the first."""
     comments = ". ".join(c for c in re.findall(r"#(.*)", about.source) if "mask" in c.lower())
     names = {parameter.name.lower().strip("_") for parameter in about.parameters}
-    return bool(
-        HIDES.search(about.doc.replace("\n", " ")) or HIDES.search(comments)
-        or names & {"masked", "hide", "hidden_mask", "future_mask", "blocked"}
-    )  # fmt: skip
+    words = re.sub(r"[`*\n]", " ", f"{about.doc}. {comments}")
+    hides, shows = HIDES.search(words), SHOWS.search(words)
+    if hides and shows and shows.start() < hides.start():
+        return False
+    return bool(hides or names & {"masked", "hide", "hidden_mask", "future_mask", "blocked"})
