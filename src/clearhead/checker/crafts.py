@@ -41,7 +41,7 @@ class Way(Protocol):
 class Hearing:
     """All that was asked in one way, and what was seen beside the answers."""
 
-    way: Way
+    way: Any  # a Way, of the craft's own
     asked: list[Asked] = field(default_factory=list)
     refused: list[tuple[Probe, str]] = field(default_factory=list)
     replies: list[tuple[Probe, Reply]] = field(default_factory=list)

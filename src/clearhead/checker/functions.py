@@ -56,7 +56,7 @@ def diagnose_function(subject: Subject, kind: str, told: Told, located: Place) -
     hearing, found, chosen = _explained(subject, craft, told, hearings, began)
     mistakes = [_named(made, chosen, found, len(hearing.asked)) for made in chosen.made if found]
     looks = {made.mistake.name: made.mistake.look for made in chosen.made}
-    unexplained, near = "", ()
+    unexplained, near = "", tuple[str, ...]()
     watched = [*_effects(subject, craft, hearing, chosen if found else None)]
     watched += craft.seen(subject, hearing, told, chosen if found else None)
     if not found:
@@ -264,8 +264,8 @@ def _effects(
         names = [p.name for p in subject.about.parameters if p.kind != "var"]
         changed = [names[int(c)] if c.isdigit() and int(c) < len(names) else c
                    for c in hearing.changed]  # fmt: skip
-        yield of(BY_NAME["inputs-changed"], f"{', '.join(changed)} held other numbers after the call",
-                 ", ".join(changed))  # fmt: skip
+        said = ", ".join(changed)
+        yield of(BY_NAME["inputs-changed"], f"{said} held other numbers after the call", said)
     if found is not None and hearing.way.plain is not None and not hearing.random:
         yield from _gradients(subject, craft, hearing, found)
 

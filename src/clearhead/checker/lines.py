@@ -113,7 +113,8 @@ def speeds(work: Work, base: float, power: float = 2.0, first: int = 0) -> Tenso
     """(D/2,): the angle of each pair from one position to the next."""
     D = work.p.q.shape[-1]
     base = base if work.p.own_base is None else work.p.own_base
-    return base ** (-power * (torch.arange(D // 2).double() + first) / D)
+    found: Tensor = base ** (-power * (torch.arange(D // 2).double() + first) / D)
+    return found
 
 
 def angle(work: Work) -> None:

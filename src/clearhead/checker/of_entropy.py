@@ -12,7 +12,7 @@ from torch import Tensor
 from clearhead.checker import lines
 from clearhead.checker.about import About, Parameter
 from clearhead.checker.calls import Reply, Request, Subject
-from clearhead.checker.crafts import Hearing, called, numpy_first, required, shapes_in
+from clearhead.checker.crafts import Craft, Hearing, called, numpy_first, required, shapes_in
 from clearhead.checker.diagnosis import Convention, Found
 from clearhead.checker.lines import ENTROPY, POOLS, EntropyReading, Weights
 from clearhead.checker.manners import LEFT_OUT, Unanswerable
@@ -104,7 +104,7 @@ def causal_rows(*shape: int, seed: int) -> Tensor:
     return scores.masked_fill(~sees, -math.inf).softmax(dim=-1)
 
 
-class Entropies:
+class Entropies(Craft):
     kind = "entropy"
     line = ENTROPY
     mistakes = entropies.MISTAKES
@@ -206,9 +206,9 @@ class Entropies:
             rows([1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.5, 0.25, 0.25]),
         ):  # fmt: skip
             yield Weights(p=p.view(*ones, *p.shape))
-        if isinstance(probe.problem, Weights) and probe.problem.p is not None:
-            if probe.name != "1,000 keys in float64":
-                yield replace(probe.problem, p=probe.problem.p[(slice(0, 1),) * (way.axes - 2)])
+        given = probe.problem
+        if isinstance(given, Weights) and given.p is not None and given.p.shape[-1] < 20:
+            yield replace(given, p=given.p[(slice(0, 1),) * (way.axes - 2)])
 
     def leaf(self, probe: Probe) -> tuple[Problem, Tensor]:
         assert isinstance(probe.problem, Weights) and probe.problem.p is not None
@@ -247,7 +247,7 @@ class Entropies:
 def _pooled(hearing: Hearing, pool: str) -> torch.Size | None:
     try:
         problem = EntropyReading(pool=pool).of(hearing.asked[0].probe.problem)
-        return lines.ENTROPY.run(problem, {}).out.shape
+        return torch.Size(lines.ENTROPY.run(problem, {}).out.shape)
     except LookupError:
         return None
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from clearhead.checker.about import About, Parameter
 from clearhead.checker.calls import Reply, Request, Subject
-from clearhead.checker.crafts import Hearing, called
+from clearhead.checker.crafts import Craft, Hearing, called
 from clearhead.checker.diagnosis import Convention, Found
 from clearhead.checker.lines import MASK, sizes_only
 from clearhead.checker.manners import LEFT_OUT, Answer, Unanswerable
@@ -90,8 +90,8 @@ class MaskWay:
             mask = mask[0]
         if tuple(mask.shape) != (T, S):
             raise Unanswerable(
-                f"the mask is {list(tensors[0].shape)} where [{T}, {S}] was due, with axes of size 1 "
-                "before it or not"
+                f"the mask is {list(tensors[0].shape)} where [{T}, {S}] was due, with axes of size "
+                "1 before it or not"
             )
         return mask
 
@@ -136,7 +136,7 @@ def seen_in(mask: Tensor, form: str) -> Tensor:
     return (~(mask < 0)).double()
 
 
-class Masks:
+class Masks(Craft):
     kind = "mask"
     line = MASK
     mistakes = triangles.MISTAKES

@@ -10,7 +10,7 @@ from torch import Tensor
 from clearhead.checker import lines
 from clearhead.checker.about import About, Parameter
 from clearhead.checker.calls import Reply, Request, Subject
-from clearhead.checker.crafts import Hearing, called, numpy_first, required, shapes_in
+from clearhead.checker.crafts import Craft, Hearing, called, numpy_first, required, shapes_in
 from clearhead.checker.diagnosis import Convention, Found
 from clearhead.checker.lines import ROTARY, Rotation
 from clearhead.checker.manners import LEFT_OUT, Unanswerable
@@ -153,7 +153,7 @@ def _tensors(about: About) -> list[Parameter]:
     return (named or [p for p in plain_ if role_of(p.name) not in KNOWN][:1] or plain_[:1])[:2]
 
 
-class Rotaries:
+class Rotaries(Craft):
     kind = "rotary"
     line = ROTARY
     mistakes = rotaries.MISTAKES
@@ -238,8 +238,8 @@ class Rotaries:
             if float((lengths[0] - lengths[1]).abs().nan_to_num(9.0).max()) < 1e-3:
                 return []
         m = rotaries.NOT_KEPT
-        return [Found(m.name, m.family, m.title, m.does, m.mend, sure="likely",
-                      why="neither pairs of halves nor of neighbors have the length they had")]  # fmt: skip
+        why = "neither pairs of halves nor of neighbors have the length they had"
+        return [Found(m.name, m.family, m.title, m.does, m.mend, sure="likely", why=why)]
 
     def words(self, problem: Problem) -> str:
         assert problem.q is not None

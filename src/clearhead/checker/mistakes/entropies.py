@@ -194,7 +194,8 @@ MISTAKES = (
         one(take=_rowless), look="sum|/",
     ),
     Mistake(
-        "entropy-normalized", "entropy: share", "the entropy is divided by the logarithm of a number",
+        "entropy-normalized", "entropy: share",
+        "the entropy is divided by the logarithm of a number",
         "What comes out is a share of the largest entropy, not nats: rows of other lengths do not "
         "compare with each other, nor with other people's numbers.",
         "leave the division out, or call it normalized",
@@ -219,7 +220,7 @@ MISTAKES = (
     ),
     Mistake(
         "entropy-other", "entropy: terms", "it is another measure of spread than Shannon's entropy",
-        "It rises and falls with the entropy, but it is not in nats, and does not add up as it does.",
+        "It rises and falls with the entropy, but is not in nats, and does not add up as it does.",
         "-(p * log p).sum(-1)",
         (
             ("1 - sum of p^2", {"reduce": _gini}),

@@ -225,7 +225,8 @@ MISTAKES = (
         one(apply=_applied(_unturned)), look=ROTARY + "|return",
     ),
     Mistake(
-        "rotary-pairing", "rotary: pairs", "the pairs are other ones than the angles or weights expect",
+        "rotary-pairing", "rotary: pairs",
+        "the pairs are other ones than the angles or weights expect",
         "Halves (n, n + d/2) and interleaved (2n, 2n + 1) are both in use; weights or tables made "
         "for one are wrong with the other, though nothing raises an error.",
         "cat((freqs, freqs)) and rotate_half go together, and so do repeat_interleave(2) and pairs "
@@ -270,7 +271,8 @@ MISTAKES = (
         look=ROTARY,
     ),
     Mistake(
-        "rotary-over-heads", "rotary: angles", "the angle runs along another axis than that of tokens",
+        "rotary-over-heads", "rotary: angles",
+        "the angle runs along another axis than that of tokens",
         "Every token of a head is turned alike: there are no positions at all.",
         "positions run along the axis of tokens; mind (B, T, H, D) and (B, H, T, D)",
         (("heads", {"angle": _along(1)}), ("batch", {"angle": _along(0)})),
@@ -295,7 +297,8 @@ MISTAKES = (
         (
             ("the first half of the pairs", {"apply": _applied(_some_pairs)}),
             ("the first half of the numbers", {"apply": _applied(_first_numbers)}),
-            ("the first half of the numbers, as a head of d/2", {"apply": _applied(_first_numbers_own)}),
+            ("the first half of the numbers, as a head of d/2",
+             {"apply": _applied(_first_numbers_own)}),
         ),
         look=ROTARY + r"|//|:",
     ),

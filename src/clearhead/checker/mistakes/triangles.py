@@ -75,7 +75,6 @@ def _inverted(work: Work) -> None:
 
 def _transposed(work: Work) -> None:
     """As for keys and queries exchanged."""
-    _, T, S = work.p.sizes
     p: Problem = work.p
     other = lines.MASK.run(p.but(q=p.k, k=p.q), {})
     work.out = other.sees.mT.double()
@@ -95,9 +94,10 @@ MISTAKES = (
     ),
     Mistake(
         "mask-future-one", "mask: triangle", "every query sees the future",
-        "The next token is in plain sight: the loss falls to nothing, and what was learned is to copy.",
+        "The next token is in plain sight: the loss falls to nothing, and copying is learned.",
         "j <= i: tril() without a diagonal, or triu(diagonal=1) for what is hidden",
-        (("one key too many", {"causal": _shifted(1)}), ("two keys too many", {"causal": _shifted(2)})),
+        (("one key too many", {"causal": _shifted(1)}),
+         ("two keys too many", {"causal": _shifted(2)})),
         look=TRIANGLE,
     ),
     Mistake(
@@ -117,12 +117,13 @@ MISTAKES = (
     ),
     Mistake(
         "mask-missing", "mask: triangle", "nothing of the future is hidden",
-        "The next token is in plain sight: the loss falls to nothing, and what was learned is to copy.",
+        "The next token is in plain sight: the loss falls to nothing, and copying is learned.",
         "torch.ones(T, T, dtype=torch.bool).tril()",
         one(causal=_all), look=TRIANGLE + "|ones|zeros",
     ),
     Mistake(
-        "mask-aligned", "mask: triangle", "the triangle begins at the other end if there are more keys",
+        "mask-aligned", "mask: triangle",
+        "the triangle begins at the other end if there are more keys",
         "With a cache of S - T keys, a decoded token sees the first keys only, or too many.",
         "tril(diagonal=S - T): the last query sees all keys",
         one(causal=_other_end), look=TRIANGLE,
