@@ -16,6 +16,7 @@ from clearhead.checker import effects, small, trying
 from clearhead.checker.calls import Failure, Subject
 from clearhead.checker.conventions import conventions
 from clearhead.checker.diagnosis import Diagnosis, Found, Tried
+from clearhead.checker.functions import CRAFTS, diagnose_function
 from clearhead.checker.line import Mistake
 from clearhead.checker.manners import LAYOUTS, Unanswerable
 from clearhead.checker.matching import (
@@ -422,4 +423,6 @@ def diagnose(subject: Subject, told: Told) -> Diagnosis:
     kind = told.kind or kind_of(subject.about)
     if kind in ATTENTIVE:
         return diagnose_attention(subject, kind, told)
+    if kind in CRAFTS:
+        return diagnose_function(subject, kind, told, located)
     return untried(subject, kind or "", [])

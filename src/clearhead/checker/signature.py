@@ -57,6 +57,7 @@ NAMES: Mapping[str, str] = MappingProxyType({
 ROLE = {name: role for role, names in NAMES.items() for name in names.split()}
 # Names of tensors come first where a name has two uses: `w` is a window only beside q, k and v.
 QKV, WEIGHTS = ("q", "k", "v"), ("W_Q", "W_K", "W_V")
+ROTARIES = {"q", "k", "x", "cos", "sin", "positions", "base", "size"}  # what rotary functions take
 KINDS = ("sdp", "teach", "module", "entropy", "rotary", "mask")
 
 
@@ -84,9 +85,10 @@ def roles(parameters: tuple[Parameter, ...]) -> dict[str, str]:
 
 def kind_of(about: About) -> str | None:
     """Which kind of attention this is, as far as names tell; None where they do not."""
-    if about.kind == "module":
-        return "module"
     found, name = roles(about.parameters), plain(about.name)
+    if about.kind == "module":
+        turns = any(part in name for part in ("rotary", "rope")) and set(found) <= ROTARIES
+        return "rotary" if turns and all(own.buffer for own in about.own) else "module"
     tensors = [p for p in about.parameters if p.required and p.kind != "var"]
     if any(role in found for role in (*WEIGHTS, "W_QKV")):
         return "teach"

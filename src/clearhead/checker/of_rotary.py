@@ -1,0 +1,332 @@
+"""How a function that turns pairs by their positions is called, and what it is asked."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clearhead.checker import lines
+from clearhead.checker.about import About, Parameter
+from clearhead.checker.calls import Reply, Request, Subject
+from clearhead.checker.crafts import Craft, Hearing, called, numpy_first, required, shapes_in
+from clearhead.checker.diagnosis import Convention, Found
+from clearhead.checker.lines import ROTARY, Rotation
+from clearhead.checker.manners import LEFT_OUT, Unanswerable
+from clearhead.checker.matching import Explanation, Made, misfit
+from clearhead.checker.mistakes import rotaries
+from clearhead.checker.probes import Probe
+from clearhead.checker.problem import Problem, Turn, normal
+from clearhead.checker.signature import LETTER, plain, role_of, roles
+from clearhead.checker.told import Reading, Told
+
+LAYOUTS = ("BHTD", "BTHD", "HTD", "BTD", "TD", "THD")
+TABLES = ("halves", "interleaved", "half")  # width D, each angle twice, or D/2
+AXES = {"B": "batch", "H": "heads", "T": "tokens", "D": "d_head"}
+PAIRS = {"halves": "halves: (n, n + d/2)", "interleaved": "interleaved: (2n, 2n + 1)"}
+
+
+@dataclass(frozen=True, eq=False)
+class RotaryWay:
+    """table: what cosines are handed over; wide: their axes, "" (T, ..), "B" (B, T, ..), and with
+    "H" one of size 1 where the heads are."""
+
+    about: About
+    values: dict[str, Any]
+    layout: str = "BHTD"
+    numpy: bool = False
+    table: str = ""
+    wide: str = ""
+    D: int = 8
+
+    @property
+    def plain(self) -> str | None:
+        return None if self.numpy else "0"
+
+    @property
+    def twins(self) -> bool:
+        return {"q", "k"} <= set(_takes(self.about)) or len(_tensors(self.about)) == 2
+
+    def request(self, probe: Probe, **rest: Any) -> Request:
+        p = probe.problem
+        assert isinstance(p, Rotation)
+        unnamed = iter(_tensors(self.about))
+        where = dict(zip((p.name for p in unnamed), ("q", "k"), strict=False))
+
+        def value(role: str | None, parameter: Parameter) -> Any:
+            name = plain(parameter.name)
+            if parameter.name in where:
+                tensor = getattr(p, where[parameter.name])
+                return self.laid(tensor).float()
+            if role in ("cos", "sin") and (parameter.required or self.table):
+                return self.cosines(role, p)
+            if name in ("freqscis", "freqs", "cis"):
+                angles = self.angles(p)
+                return torch.polar(torch.ones_like(angles), angles).to(torch.complex64)
+            if role == "positions" and (parameter.required or "positions" in probe.hands):
+                return torch.arange(p.sizes[1]) if p.positions is None else p.positions
+            if role == "base" and (parameter.required or "base" in probe.hands):
+                return p.own_base if p.own_base is not None else 10000.0
+            if not parameter.required:
+                return LEFT_OUT
+            sizes = {"d_head": self.D, "d_model": self.D, "size": p.sizes[1], "n_heads": p.H}
+            if role in sizes:
+                return sizes[role]
+            raise Unanswerable(
+                f"nobody knows what {parameter.name!r} is: --set {parameter.name}=VALUE"
+            )
+
+        return called(self.about, value, self.values, numpy=self.numpy, **rest)
+
+    def angles(self, p: Rotation) -> Tensor:
+        work = lines.ROTARY.run(Reading(turn=p.turn or Turn()).of(p), {})
+        angles: Tensor = work.angles
+        return angles
+
+    def cosines(self, role: str, p: Rotation) -> Tensor:
+        angles = self.angles(p)
+        if self.table == "halves":
+            angles = torch.cat((angles, angles), dim=-1)
+        elif self.table == "interleaved":
+            angles = angles.repeat_interleave(2, dim=-1)
+        table = (angles.cos() if role == "cos" else angles.sin()).float()
+        if "B" in self.wide:
+            table = table.expand(p.q.shape[0] if "B" in self.layout else 1, *table.shape)  # type: ignore[union-attr]
+        if "H" in self.wide:
+            table = table.unsqueeze(self.layout.index("H"))
+        return table.contiguous()
+
+    def laid(self, x: Tensor) -> Tensor:
+        """(B, H, T, D) in this way's layout; the first of what has no axis."""
+        x = x if x.ndim == 4 else x[0]
+        for axis, letter in ((1, "H"), (0, "B")):
+            if letter not in self.layout:
+                x = x.select(axis, 0)
+        have = [letter for letter in "BHTD" if letter in self.layout]
+        return x.permute([have.index(letter) for letter in self.layout]).contiguous()
+
+    def read(self, reply: Reply, probe: Probe, call: int = 0) -> Tensor:
+        p, tensors = probe.problem, reply.answers[call]
+        wanted = 2 if self.twins else 1
+        if len(tensors) == 1 and self.twins and tensors[0].ndim == len(self.layout) + 1:
+            tensors = tuple(tensors[0])
+        if len(tensors) != wanted:
+            raise Unanswerable(f"{len(tensors)} tensors came back where {wanted} were due")
+        return torch.stack([self.ours(each, p) for each in tensors])
+
+    def ours(self, there: Tensor, p: Problem) -> Tensor:
+        sizes = dict(zip("BHTD", p.q.shape, strict=True))  # type: ignore[union-attr]
+        due = tuple(sizes[letter] for letter in self.layout)
+        if there.is_complex() or tuple(there.shape) != due:
+            raise Unanswerable(f"the answer is {list(there.shape)} where {list(due)} was due")
+        have = self.layout
+        for letter in "HB":
+            if letter not in have:
+                there, have = there[None], letter + have
+        return there.permute([have.index(letter) for letter in "BHTD"]).double()
+
+    def theirs(self, ours: Tensor, reply: Reply) -> Tensor:
+        return self.laid(ours[0]).to(reply.answers[0][0].dtype)
+
+    def inputs(self, probe: Probe) -> tuple[tuple[str, Tensor], ...]:
+        p = probe.problem
+        assert isinstance(p, Rotation) and p.q is not None and p.k is not None
+        names = [("q", p.q), ("k", p.k)] if p.twins else [("x", p.q)]
+        made = [(name, each[0, 0]) for name, each in names]
+        if p.positions is not None:
+            made.append(("positions", p.positions))
+        return tuple(made)
+
+
+def _takes(about: About) -> dict[str, str]:
+    return roles(about.parameters)
+
+
+KNOWN = {"cos", "sin", "positions", "base", "size", "d_head", "d_model", "n_heads", "axis"}
+
+
+def _tensors(about: About) -> list[Parameter]:
+    """What is to be turned: x, or q and k."""
+    plain_ = [p for p in required(about) if plain(p.name) not in ("freqscis", "freqs", "cis")]
+    named = [p for p in plain_ if role_of(p.name) in ("q", "k", "x")]
+    return (named or [p for p in plain_ if role_of(p.name) not in KNOWN][:1] or plain_[:1])[:2]
+
+
+class Rotaries(Craft):
+    kind = "rotary"
+    line = ROTARY
+    mistakes = rotaries.MISTAKES
+
+    def ways(self, subject: Subject, told: Told) -> Iterator[RotaryWay]:
+        about, takes = subject.about, _takes(subject.about)
+        said = told.layout or _said(about)
+        tables: tuple[tuple[str, str], ...] = (("", ""),)
+        if "cos" in takes:
+            first = ("halves", "interleaved")
+            if told.turn is not None:
+                first = (told.turn.pairing,)  # type: ignore[assignment]
+            tables = tuple((t, w) for w in ("", "B", "H", "BH") for t in (*first, "half"))
+        elif any(plain(p.name) in ("freqscis", "freqs", "cis") for p in about.parameters):
+            tables = (("complex", ""), ("complex", "H"))
+        for numpy in (False,) if about.kind == "module" else numpy_first(about):
+            for D in _sizes(about):
+                for layout in (said,) if said else LAYOUTS:
+                    for table, wide in tables:
+                        if "H" not in wide or "H" in layout:
+                            yield RotaryWay(about, dict(told.values), layout, numpy, table, wide, D)
+
+    def probes(self, way: RotaryWay, told: Told) -> Iterator[Probe]:
+        takes = set(_takes(way.about)) - set(way.values)
+
+        def made(T: int, seed: int, D: int = way.D, **rest: Any) -> Rotation:
+            B, H = (2 if "B" in way.layout else 1), (3 if "H" in way.layout else 1)
+            q, k = normal(B, H, T, D, seed=seed), normal(B, H, T, D, seed=seed + 100)
+            return Rotation(q=q, k=k, H=H, G=H, turn=told.turn, table=way.table, twins=way.twins,
+                            **rest)  # fmt: skip
+
+        yield Probe("plain", made(5, 1), why="random numbers", first=True)
+        yield Probe("longer", made(11, 2), why="more positions")
+        units = made(way.D + 1, 3)
+        each = torch.eye(way.D + 1, way.D).double().expand_as(units.q)  # type: ignore[arg-type]
+        yield Probe("one number each", replace(units, q=each, k=each),
+                    why="each token has one number that is not 0")  # fmt: skip
+        yield Probe("far positions", made(200, 4), why="200 tokens", close=2e-4)
+        if way.about.kind != "module":
+            yield Probe("wider", made(6, 5, D=16), why="d = 16")
+        if "positions" in takes:
+            some = torch.tensor([3, 9, 4, 0, 7, 30])
+            yield Probe("other positions", made(6, 6, positions=some), frozenset({"positions"}),
+                        "positions that are not 0, 1, 2, ..")  # fmt: skip
+        if "base" in takes and not way.table:
+            yield Probe("base of 500", made(6, 7, own_base=500.0), frozenset({"base"}),
+                        "a base of the caller's own")  # fmt: skip
+
+    def heard(self, hearing: Hearing) -> None:
+        pass
+
+    def readings(self, subject: Subject, hearing: Hearing, told: Told) -> list[Reading]:
+        if told.turn is not None:
+            return [Reading(turn=told.turn)]
+        return [Reading(turn=Turn(pairing)) for pairing in ("halves", "interleaved")]
+
+    def ours(self, hearing: Hearing, answer: Tensor) -> Tensor:
+        return answer
+
+    def guesses(self, subject: Subject, hearing: Hearing, told: Told) -> list[Made]:
+        """The base, from what fits the answers best."""
+        if hearing.way.table or not hearing.asked:
+            return []
+        guesses = []
+        for base in {_base(hearing, reading) for reading in self.readings(subject, hearing, told)}:
+            if base is not None:
+                step = {"speed": rotaries.sped(base=base)}
+                guesses.append(Made(rotaries.BASE, f"{_round(base):g}", step))
+        return guesses
+
+    def seen(
+        self, subject: Subject, hearing: Hearing, told: Told, found: Explanation | None
+    ) -> list[Found]:
+        """What nothing explains, and is no rotation of pairs."""
+        if found is not None or hearing.random:
+            return []
+        one = hearing.asked[0]
+        x, out = one.probe.problem.q, one.answer.out[0]
+        assert x is not None
+        for pairing in ("halves", "interleaved"):
+            lengths = [torch.hypot(*lines.parted(each, pairing)) for each in (x, out)]
+            if float((lengths[0] - lengths[1]).abs().nan_to_num(9.0).max()) < 1e-3:
+                return []
+        m = rotaries.NOT_KEPT
+        why = "neither pairs of halves nor of neighbors have the length they had"
+        return [Found(m.name, m.family, m.title, m.does, m.mend, sure="likely", why=why)]
+
+    def words(self, problem: Problem) -> str:
+        assert problem.q is not None
+        _, _, T, D = problem.q.shape
+        return f"{T} token{'s' * (T > 1)}, one head of size {D}"
+
+    def smaller(self, way: RotaryWay, probe: Probe) -> Iterator[Problem]:
+        given = probe.problem
+        assert isinstance(given, Rotation)
+        for T in (1, 2, 3):
+            for D in (2, 4, 8) if way.about.kind != "module" else (way.D,):
+                for H in (1, 2) if "H" in way.layout else (1,):
+                    x = torch.arange(1, H * T * D + 1).double().view(1, H, T, D)
+                    at = None if given.positions is None else given.positions[:T]
+                    yield replace(given, q=x, k=x, positions=at, H=H, G=H)
+        yield given
+
+    def leaf(self, probe: Probe) -> tuple[Problem, Tensor]:
+        assert probe.problem.q is not None
+        leaf = probe.problem.q.clone().requires_grad_()
+        return replace(probe.problem, q=leaf), leaf
+
+    def conventions(
+        self, subject: Subject, hearing: Hearing, told: Told, explanation: Explanation
+    ) -> Iterator[Convention]:
+        way, turn = hearing.way, explanation.reading.turn or Turn()
+        made = {each.mistake.family: each for each in explanation.made}
+
+        def convention(name: str, value: str, family: str, state: str = "right") -> Convention:
+            if family in made:
+                return Convention(name, made[family].mistake.title, "mistake")
+            return Convention(name, value, state)
+
+        axes = "(" + ", ".join(AXES[letter] for letter in way.layout) + ")"
+        yield Convention("layout", axes + (" (numpy)" if way.numpy else ""),
+                         "different" if way.layout in ("BTHD", "THD") else "right")  # fmt: skip
+        yield convention("pairs", PAIRS[turn.pairing], "rotary: pairs",
+                         "right" if told.turn is not None or turn.pairing == "halves"
+                         else "different")  # fmt: skip
+        if way.table:
+            yield Convention("table", {"half": "(tokens, d/2)", "complex": "complex, (tokens, d/2)"}
+                             .get(way.table, f"(tokens, d), as for {way.table}"))  # fmt: skip
+        else:
+            yield convention("base", f"{turn.base:g}", "rotary: speeds")
+            yield convention("positions", "from 0", "rotary: positions")
+        yield convention("direction", "(a cos - b sin, a sin + b cos)", "rotary: angles")
+
+
+def _said(about: About) -> str | None:
+    for shape in shapes_in(about):
+        letters = "".join(LETTER.get(plain(part), "?") for part in shape)
+        if letters in LAYOUTS:
+            return letters
+    return None
+
+
+def _sizes(about: About) -> list[int]:
+    """d_head: of a module, what its own numbers make likely."""
+    if about.kind != "module":
+        return [8]
+    numbers = [int(n) for n in about.attributes.values() if isinstance(n, int) and not n % 2]
+    widths = [o.shape[-1] * times for o in about.own if o.shape for times in (2, 1)]
+    likely = [n for n in (*numbers, *widths) if 2 <= n <= 256]
+    return list(dict.fromkeys([*likely, 8, 24]))[:6]
+
+
+def _base(hearing: Hearing, reading: Reading) -> float | None:
+    asked = [one for one in hearing.asked if one.probe.name in ("plain", "longer")]
+
+    def worst(power: float) -> float:
+        turn = replace(reading.turn or Turn(), base=10**power)
+        errors = [0.0]
+        for one in asked:
+            problem = replace(one.probe.problem, turn=turn)
+            errors.append(min(misfit(one.answer.out, lines.ROTARY.run(problem, {})), 10.0))
+        return sum(errors)
+
+    powers = [at / 20 for at in range(2, 180)]
+    at, width = min(powers, key=worst), 0.05
+    for _ in range(40):  # by thirds
+        at = min((at, at - width / 3, at + width / 3), key=worst)
+        width *= 0.75
+    return 10**at if worst(at) < 1e-3 else None
+
+
+def _round(base: float) -> float:
+    return float(f"{base:.3g}")
+
+
+ROTARIES = Rotaries()
