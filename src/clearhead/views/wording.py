@@ -6,11 +6,13 @@ import textwrap
 import unicodedata
 from typing import TYPE_CHECKING
 
+from clearhead.views.inline import escaped_text
 from clearhead.views.labels import columns, readable
 
 if TYPE_CHECKING:
     from clearhead.checker.diagnosis import Diagnosis, Found
 
+LONGEST = 1200  # columns of a paragraph on a page
 MOST = 8  # lines of a paragraph: whoever raises an error may say anything
 KINDS = {
     "sdp": "attention of q, k and v", "teach": "attention of x and its projections",
@@ -105,3 +107,9 @@ def tail(text: str, room: int) -> str:
     while columns(text) >= room:
         text = text[max(1, len(text) - 2 * room) :]
     return "…" + text
+
+
+def safe(text: object, limit: int = LONGEST) -> str:
+    """Text of whoever was checked, for the page: visible characters, and not too many."""
+    shown = str(text)
+    return escaped_text(readable(shown, limit)) if shown else ""
