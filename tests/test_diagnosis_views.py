@@ -1,17 +1,23 @@
 """What a person sees of a check: the report as text, the table of a folder, and the page."""
 
+import base64
 import csv
+import hashlib
 import io
 import math
 import re
+from html.parser import HTMLParser
 
 import pytest
 import torch
 
 from clearhead.checker.diagnosis import Convention, Diagnosis, Example, Found, Tried
+from clearhead.views import squares
 from clearhead.views.beside import part_of
 from clearhead.views.diagnosis import FIELDS, csv_text, lines, row, table
+from clearhead.views.diagnosis_page import folder_page, page
 from clearhead.views.labels import columns, is_invisible
+from clearhead.views.style import contrast, shades
 
 HOSTILE = '</script><b>x\x1b[31mred\x1b[0m\nnext\u202e\ud800 & "q" \'' + "long" * 500
 SCALE = Found(
@@ -283,3 +289,168 @@ def test_a_folder_of_hostile_names_keeps_its_lines():
         "",
         "0 files: 0 right, 0 wrong, 0 untried.",
     ]
+
+
+# The page ---------------------------------------------------------------------------------------
+
+
+class Reader(HTMLParser):
+    """What a page holds: its text, its elements, and whether all of them are closed in order."""
+
+    VOID = ("meta", "br", "img", "hr")
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.said: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag, f"</{tag}> closes nothing, inside of {self.open}"
+
+    def handle_data(self, data):
+        if "style" not in self.open:
+            self.said.append(data)
+
+    def tags(self, name: str, **attrs: str) -> list[dict[str, str | None]]:
+        return [a for tag, a in self.found if tag == name and attrs.items() <= a.items()]
+
+
+def read(text: str) -> Reader:
+    """The page, which is whole, fetches nothing, and whose identifiers are unique and known."""
+    found = Reader(text)
+    names = [a["id"] for _, a in found.found if "id" in a]
+    assert len(names) == len(set(names))
+    known = {a["aria-labelledby"] for _, a in found.found if "aria-labelledby" in a}
+    known |= {a["href"][1:] for a in found.tags("a")}
+    assert known <= set(names)
+    assert {tag for tag, _ in found.found} <= {
+        "html", "head", "meta", "title", "style", "body", "main", "header", "section", "article",
+        "h1", "h2", "h3", "h4", "h5", "p", "code", "dl", "dt", "dd", "div", "span", "b", "a", "ul",
+        "li", "table", "caption", "thead", "tbody", "tr", "th", "td", "figure", "figcaption",
+        "svg", "rect", "text", "pattern",
+    }  # fmt: skip
+    for tag, attrs in found.found:
+        assert not any(name == "style" or name.startswith("on") for name in attrs), (tag, attrs)
+        assert not attrs.get("src") and (attrs.get("href") or "#").startswith("#")
+    assert "url(" not in re.sub(r"url\(#\w+\)", "", text) and "http:" not in text
+    text.encode("utf-8")
+    assert not any(is_invisible(c) for c in text if c != "\n")
+    return found
+
+
+def said(found: Reader) -> str:
+    return words(" ".join(found.said))
+
+
+def test_the_page_of_what_is_right():
+    tried = (Tried("plain", "random", "right", 2.3e-7),)
+    d = Diagnosis("attention", "sdp", "right", (), (CAUTION,), RULES, tried, seconds=1.24)
+    found = read(page(d, "hw.py"))
+    assert "attention: right. 1 probe, worst difference 2e-07" in said(found)
+    assert "hw.py:14" in said(found) and "1.2 s" in said(found) and "hw.py" in said(found)
+    assert "Different: others do otherwise, and this is as good." in said(found)
+    assert not found.tags("svg")
+
+
+def test_the_page_of_mistakes_holds_all_that_the_report_does():
+    found = read(page(wrong(SCALE, FUTURE), "hw.py"))
+    for part in (
+        "1. The scores are not divided by sqrt(d_head) [scale-missing]", SCALE.does, SCALE.mend,
+        "2. Each query sees one key of the future (in all heads) [mask-future-one]",
+        "it may also be mask-other", "triu with diagonal=2", "hw.py:12 scores = q @ k.T",
+        "2 tokens, one head of size 2 (plain).", "a mistake", "shapes do not fit",
+        "3 probes (inputs whose right answer is known): 1 right, 1 wrong, 1 refused.",
+    ):  # fmt: skip
+        assert part in said(found)
+    offs = [a for a in found.tags("td") if a.get("class") == "num off"]
+    assert len(offs) == 4  # two numbers of the first row, got and want
+    assert said(found).count("≠ 0") == 2 and "≠ 1" not in said(found)
+
+
+def test_the_maps_have_the_shades_of_their_numbers():
+    text = page(wrong(SCALE))
+    cells = [a["class"] for a in read(text).tags("rect") if (a.get("class") or "")[:4] == "cell"]
+    # Got .25 .75 .5 .5, want .4 .6 .5 .5; the difference from -.15 to .15.
+    assert cells == ["cell w2", "cell w8", "cell w5", "cell w5", "cell w4", "cell w6", "cell w5",
+                     "cell w5", "cell d0", "cell d10", "cell d5", "cell d5"]  # fmt: skip
+    assert "query 0, key 1: +0.150" in text and "-0.15, too little" in text
+    assert "NaN" not in text and "outside of 0 to 1" not in text
+
+
+def test_what_is_no_weight_is_seen_and_named():
+    got = torch.tensor([[[math.nan, 3.0], [-0.5, math.inf]]])
+    want = torch.tensor([[[1.0, 0.0], [0.5, 0.5]]])
+    d = wrong(SCALE, example=example(got[0], want[0], got_weights=got, want_weights=want))
+    found = read(page(d))
+    cells = [a for a in found.tags("rect") if (a.get("class") or "").startswith("cell")]
+    assert sum(a["class"] == "cell odd" for a in cells) == 2 + 2 + 1  # got, difference, legend
+    assert [a["class"] for a in cells if "out" in a["class"]] == [
+        "cell out w10", "cell out w10", "cell out w0",
+    ]  # fmt: skip
+    assert "NaN or infinite" in said(found) and "outside of 0 to 1" in said(found)
+    assert "query 0, key 0: NaN" in said(found) and "query 1, key 1: inf" in said(found)
+
+
+def test_what_is_not_explained_and_what_could_not_be_tried_are_said_on_the_page():
+    d = wrong(unexplained="It is not right.", nearest=("no scale: 2 of 8 probes",), example=None)
+    found = read(page(d))
+    assert "No mistake we know explains it" in said(found) and "no scale: 2 of 8" in said(found)
+    d = Diagnosis("f", "sdp", "untried", trouble="it raised: x", trouble_at=(3, "x[q]"))
+    found = read(page(d, "a.py"))
+    assert "it could not be tried" in said(found) and "a.py:3 x[q]" in said(found)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1,), (), (3, 40, 60), (2, 3, 5, 4), (0, 3), (2, 0, 3)])
+def test_arrays_of_any_size_have_a_page(shape):
+    got, want = torch.ones(shape), torch.zeros(shape)
+    shown = example(got, want, got_weights=got, want_weights=want, inputs=(("q", got),))
+    found = read(page(wrong(SCALE, example=shown, pictures={"map": got})))
+    assert len(found.tags("rect")) < 4 * 48 * 48 + 99
+    if shape == (3, 40, 60):
+        assert "head 0, columns 0 to 47 of 60" in said(found)
+    read(page(wrong(SCALE, example=example(got, torch.ones(7, 2)))))
+
+
+def test_hostile_text_stays_text_on_the_page():
+    for text in (page(hostile(), HOSTILE), folder_page([hostile()] * 2, [HOSTILE] * 2)):
+        found = read(text)
+        for raw in ("<b>x", "</script", "\x1b", "\u202e", "\ud800", '"q"', "'long"):
+            assert raw not in text.split("</style>")[1]
+        assert "</script><b>x\\x1b[31mred\\x1b[0m\\nnext\\u202e\\ud800 &" in said(found)
+        assert not found.tags("script") and len(text) < 200_000
+
+
+def test_a_folder_is_a_table_and_a_section_each():
+    d = Diagnosis("h", "", "untried", trouble="it raised: x")
+    found = read(folder_page([wrong(SCALE), wrong(SCALE, FUTURE), d], ["a.py", "b.py", "c.py"]))
+    assert said(found).startswith("3 files: 0 right, 2 wrong, 1 untried")
+    assert [a["href"] for a in found.tags("a")] == ["#d0", "#d1", "#d2"]
+    assert "b.py attention wrong scale-missing, mask-future-one" in said(found)
+    assert "c.py h untried it raised: x" in said(found)
+    read(folder_page([], []))
+    with pytest.raises(ValueError, match="1 diagnoses but 2 files"):
+        folder_page([d], ["a", "b"])
+
+
+def test_the_same_diagnosis_gives_the_same_page_under_a_policy_that_allows_its_style_alone():
+    text = page(wrong(SCALE))
+    assert text == page(wrong(SCALE))
+    style = re.search(r"<style>(.*?)</style>", text, re.S)[1]
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    assert f"default-src 'none'; style-src 'sha256-{digest}'" in text
+    assert "prefers-color-scheme:dark" in style and "@media print" in style
+
+
+def test_numbers_can_be_read_on_every_shade():
+    for dark, stops in ((False, squares.LIGHT), (True, squares.DARK)):
+        for found in (shades(dark), shades(dark, stops)):
+            assert all(contrast(back, ink) >= 4.5 for back, ink in found)

@@ -51,7 +51,7 @@ def folder_page(diagnoses: Sequence[Diagnosis], files: Sequence[str]) -> str:
         "<header>", f"<h1>{title}</h1>", "</header>",
         "<section aria-labelledby=all><h2 id=all>Every file</h2>",
         *_table(
-            ("file", "name", "verdict", "mistakes", "cautions"),
+            ("file", "name", "verdict", "what is wrong", "notes"),
             [_row(n, d, file) for n, (d, file) in enumerate(zip(diagnoses, files, strict=True))],
             "all",
         ),
@@ -71,8 +71,8 @@ def _row(n: int, d: Diagnosis, file: str) -> list[str]:
     return [
         f"<a href=#d{n}>{safe(file, 120)}</a>", safe(d.target, 80),
         f'<b class="verdict {_class(d.verdict)}">{safe(d.verdict)}</b>',
-        safe(mistakes or d.trouble or "-", 200),
-        safe(", ".join(each.name for each in d.cautions) or "-", 200),
+        safe(mistakes or d.trouble, 200),
+        safe(", ".join(each.name for each in d.cautions), 200),
     ]  # fmt: skip
 
 
@@ -123,7 +123,7 @@ def _parts(d: Diagnosis, file: str | None, uid: str, h: int) -> Iterator[str]:
     if d.conventions:
         yield from _section("How it does things", f"{uid}h", h, _conventions(d, f"{uid}h"))
     if d.tried:
-        yield from _section("What it was asked", f"{uid}t", h, _tried(d, f"{uid}t"))
+        yield from _section("What it was asked", f"{uid}a", h, _tried(d, f"{uid}a"))
 
 
 def _section(title: str, uid: str, h: int, body: Iterable[str]) -> Iterator[str]:
@@ -253,7 +253,10 @@ border-bottom:1px solid var(--line);text-align:left;overflow-wrap:anywhere;min-w
 .legends{display:flex;flex-wrap:wrap;gap:.4rem 2.4rem;margin-top:.8rem}
 figure{margin:0}figcaption{font-weight:600;margin-bottom:.3rem;overflow-wrap:anywhere}
 @media (max-width:36rem){.mistake .words{grid-template-columns:minmax(0,1fr)}
-.plain th,.plain td{padding-right:.7rem}}
+.plain,.plain tbody,.plain tr,.plain th{display:block}.plain thead{display:none}
+.plain tr{padding:.45rem 0;border-bottom:1px solid var(--line)}
+.plain th,.plain td{border:0;padding:0 .9rem 0 0}.plain td{display:inline-block;max-width:100%;
+min-width:0}.plain td:empty{display:none}}
 @media print{.cards{grid-template-columns:repeat(3,1fr)}figure,.array{break-inside:avoid}
 .source{border:1px solid var(--line)}}
 """
