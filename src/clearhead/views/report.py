@@ -1,13 +1,7 @@
-"""A run as one HTML file: offline, without a script, for the screen, the phone and the printer.
-
-The page fetches nothing and can fetch nothing: its content policy allows its own style sheet, by
-its hash, and pictures inside the page.
-"""
+"""A run as one HTML file: offline, without a script, for the screen, the phone and the printer."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,7 +41,7 @@ from clearhead.views.inline import (
 )  # fmt: skip
 from clearhead.views.labels import readable
 from clearhead.views.looks import section
-from clearhead.views.style import cells, style_sheet
+from clearhead.views.style import cells, document, style_sheet
 
 if TYPE_CHECKING:
     from clearhead.run import Run
@@ -92,28 +86,14 @@ def report_html(run: Run, looks: Looks | None = None) -> str:
 
     The same run gives the same text.
     """
-    found, style = rows(run), style_sheet()
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode("ascii")
-    policy = (
-        f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; "
-        "form-action 'none'"
-    )
+    found = rows(run)
     body = [
         *_head(run, found), *_short(run, found),
         *(() if looks is None else section(run, looks)), *overview(found), *_shown(run, found),
         *_entropies(run, found), *_meaning(), *_every(found), *_notes(run),
     ]  # fmt: skip
     title = f"Attention heads of {escaped_text(run.model)}"
-    return "\n".join(
-        [
-            "<!DOCTYPE html>", '<html lang="en">', "<head>", '<meta charset="utf-8">',
-            f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            '<meta name="color-scheme" content="light dark">',
-            f"<title>{title}</title>", f"<style>{style}</style>", "</head>", "<body>", "<main>",
-            *body, "</main>", "</body>", "</html>", "",
-        ]
-    )  # fmt: skip
+    return document(title, body, style_sheet())
 
 
 # The parts of the page ----------------------------------------------------------------------------

@@ -1,8 +1,15 @@
-"""How the report looks: its style sheet, and the shades of entropy, which pictures use as well."""
+"""How our pages look: what is around a page, its style sheet, and the shades of cells.
+
+A page fetches nothing and can fetch nothing: its content policy allows its own style sheet, by its
+hash, and pictures inside the page.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import math
+from collections.abc import Iterable, Sequence
 
 RGB = tuple[int, int, int]
 
@@ -19,9 +26,11 @@ def cells(value: float | None) -> str:
     return f"e{round((LEVELS - 1) * min(max(value, 0.0), 1.0))}"
 
 
-def shades(dark: bool) -> list[tuple[RGB, RGB]]:
-    """Background and text of the shades of entropy, from all on one key to all keys alike."""
-    stops, found = DARK if dark else LIGHT, []
+def shades(dark: bool, stops: Sequence[RGB] | None = None) -> list[tuple[RGB, RGB]]:
+    """Background and text of LEVELS shades, from the first of three colors over the second to the
+    third: those of entropy unless given, from all on one key to all keys alike.
+    """
+    stops, found = stops or (DARK if dark else LIGHT), []
     for n in range(LEVELS):
         at = 2 * n / (LEVELS - 1)
         half = min(int(at), 1)
@@ -46,6 +55,25 @@ def contrast(one: RGB, other: RGB) -> float:
 
 def css_color(color: RGB) -> str:
     return "#{:02x}{:02x}{:02x}".format(*color)
+
+
+def document(title: str, body: Iterable[str], style: str) -> str:
+    """A page in one file; `title` and `body` are HTML already."""
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode("ascii")
+    policy = (
+        f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; "
+        "form-action 'none'"
+    )
+    return "\n".join(
+        [
+            "<!DOCTYPE html>", '<html lang="en">', "<head>", '<meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            '<meta name="color-scheme" content="light dark">',
+            f"<title>{title}</title>", f"<style>{style}</style>", "</head>", "<body>", "<main>",
+            *body, "</main>", "</body>", "</html>", "",
+        ]
+    )  # fmt: skip
 
 
 def style_sheet() -> str:
