@@ -194,7 +194,7 @@ def _show(arguments: argparse.Namespace, found: "Diagnosis", file: str) -> None:
     if arguments.json:
         terminal.line(json_text(found.to_dict()))
     elif arguments.csv:
-        sys.stdout.write(views.csv_text([(file, [found])]))
+        sys.stdout.write(views.csv_text([views.row([found], file)]))
     else:
         terminal.lines(views.lines(found, file, all=arguments.verbose))
     _page(arguments, [(file, [found])], terminal)
@@ -212,14 +212,14 @@ def _show_rows(
         records = [{"file": file, "found": [d.to_dict() for d in found]} for file, found in named]
         terminal.line(json_text(records))
     elif arguments.csv:
-        sys.stdout.write(views.csv_text(named))
+        sys.stdout.write(views.csv_text([views.row(found, file) for file, found in named]))
     elif several:
         for file, found in named:
             for index, each in enumerate(found):
                 terminal.lines([""] * bool(index))
                 terminal.lines(views.lines(each, file, all=arguments.verbose))
     else:
-        terminal.lines(views.table(named))
+        terminal.lines(views.table([views.row(found, file) for file, found in named]))
     _page(arguments, named, terminal)
 
 
@@ -228,9 +228,15 @@ def _page(
 ) -> None:
     if arguments.html is None:
         return
-    from clearhead.views.diagnosis_page import page
+    from clearhead.views import diagnosis_page
 
-    write_files(arguments.html.parent, {arguments.html.name: page(named).encode()})
+    each = [(file, one) for file, found in named for one in found]
+    if len(each) == 1:
+        text = diagnosis_page.page(each[0][1], each[0][0])
+    else:
+        text = diagnosis_page.folder_page([one for _, one in each], [file for file, _ in each])
+    content = text.encode("utf-8", "backslashreplace")
+    write_files(arguments.html.parent, {arguments.html.name: content})
     if not (arguments.json or arguments.csv):
         terminal.line(f"written: {arguments.html}")
 

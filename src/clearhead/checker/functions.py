@@ -322,7 +322,6 @@ def _smallest(
             return Example(
                 words=craft.words(problem) + f" ({probe.name})",
                 inputs=way.inputs(asked), got=_flat(got), want=_flat(want.out),
-                call=subject.about.name,
             )  # fmt: skip
     return None
 
