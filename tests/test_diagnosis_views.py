@@ -137,7 +137,7 @@ def test_refused_probes_are_listed_on_request():
     assert "shapes do not fit" not in text_of(wrong(SCALE))
     said = words(text_of(wrong(SCALE), all=True))
     assert "refused: shared key heads (each serves two): it raised: shapes do not fit" in said
-    assert "wrong, off by 3e-01: plain" in said
+    assert "wrong, off by 0.3: plain" in said
 
 
 def test_what_is_not_explained_is_admitted():
