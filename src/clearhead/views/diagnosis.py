@@ -171,7 +171,7 @@ def _conventions(found: Sequence[Convention]) -> Iterator[str]:
 
 def _tried(d: Diagnosis) -> Iterator[str]:
     for t in d.tried:
-        off = "" if t.off is None else f", off by {t.off:.0e}" if t.outcome == "wrong" else ""
+        off = "" if t.off is None else f", off by {t.off:.1g}" if t.outcome == "wrong" else ""
         note = f": {t.note}" if t.note else ""
         yield from _item(f"{t.outcome}{off}: {t.name}{f' ({t.why})' if t.why else ''}{note}")
 

@@ -198,9 +198,9 @@ def _tried(d: Diagnosis, uid: str) -> Iterator[str]:
         came = safe(t.outcome, 40)
         came = f"<b class=off>{came}</b>" if t.outcome == "wrong" else came
         why = "; ".join(part for part in (t.why, t.note) if part)
-        off = "" if t.off is None else f"{t.off:.0e}"
+        off = "" if t.off is None else f"off by {t.off:.1g}"
         rows.append([safe(t.name, 80), came, off, safe(why, 400)])
-    yield from _table(("probe", "came out", "off by", "why it was asked"), rows, uid, "plain")
+    yield from _table(("probe", "came out", "", "why it was asked"), rows, uid, "plain")
 
 
 def _table(
@@ -248,6 +248,7 @@ border-radius:3px;margin-bottom:2px;max-width:52rem}
 .array td.off{font-weight:700;text-decoration:underline;text-underline-offset:3px}
 .plain{font-size:.92rem}.plain th,.plain td{padding:.35rem 1.2rem .35rem 0;vertical-align:top;
 border-bottom:1px solid var(--line);text-align:left;overflow-wrap:anywhere;min-width:4.2rem}
+.plain td:not(:last-child){overflow-wrap:break-word}
 .plain thead th{color:var(--muted);font-weight:400}
 .plain a{color:var(--accent)}
 .legends{display:flex;flex-wrap:wrap;gap:.4rem 2.4rem;margin-top:.8rem}
@@ -257,6 +258,7 @@ figure{margin:0}figcaption{font-weight:600;margin-bottom:.3rem;overflow-wrap:any
 .plain tr{padding:.45rem 0;border-bottom:1px solid var(--line)}
 .plain th,.plain td{border:0;padding:0 .9rem 0 0}.plain td{display:inline-block;max-width:100%;
 min-width:0}.plain td:empty{display:none}}
-@media print{.cards{grid-template-columns:repeat(3,1fr)}figure,.array{break-inside:avoid}
+@media print{.legends{break-after:avoid}.cards{grid-template-columns:repeat(3,1fr)}
+figure,.array{break-inside:avoid}
 .source{border:1px solid var(--line)}}
 """

@@ -87,12 +87,13 @@ def readable(text: str, limit: int = 16, undrawable: frozenset[str] = frozenset(
         pieces.append(piece)
     if columns("".join(pieces)) <= limit:
         return "".join(pieces)
-    kept = ""
+    kept, used = [], 0
     for piece in pieces:
-        if columns(kept + piece) >= limit:
+        used += columns(piece)
+        if used >= limit:
             break
-        kept += piece
-    return kept + "\u2026"
+        kept.append(piece)
+    return "".join(kept) + "\u2026"
 
 
 def folded(text: str, width: int) -> list[str]:
