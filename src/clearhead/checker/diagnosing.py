@@ -41,7 +41,7 @@ from clearhead.checker.trying import Attempt
 
 ATTENTIVE = ("sdp", "teach", "module")
 SEVERAL = 5  # ways of calling that are tried to the end
-LIMIT = 8.0  # seconds in which pairs of mistakes are looked for
+LIMIT = 4.0  # seconds in which pairs of mistakes are looked for
 
 
 def diagnose_attention(subject: Subject, kind: str, told: Told) -> Diagnosis:
@@ -136,7 +136,7 @@ def _first_fit(
         right: lambda r, a: right(r, LINE, a.asked),
         singles: lambda r, a: singles(r, LINE, a.asked, ATTENTION)
         or fitted(r, LINE, a.asked, OTHER_SCALE, scaled_by),
-        doubles: lambda r, a: doubles(r, LINE, a.asked, ATTENTION,
+        doubles: lambda r, a: doubles(_told_turns(r, told), LINE, a.asked, ATTENTION,
                                       stop=lambda: time.monotonic() - began > LIMIT),
     }  # fmt: skip
     said = layout_in_words(subject.about, LAYOUTS.get(attempts[0].manner.kind, ()))
@@ -167,6 +167,11 @@ def _first_fit(
     ]
     (_, explanation), at = min(best, key=lambda pair: pair[0][0])
     return [(attempts[at], explanation)]
+
+
+def _told_turns(readings: Sequence[Reading], told: Told) -> list[Reading]:
+    """Those without guessed rotary positions: pairs of mistakes take long enough."""
+    return [r for r in readings if r.turn == told.turn] or list(readings)
 
 
 def any_rank(subject: Subject) -> bool:

@@ -60,6 +60,7 @@ class Example:
 
     inputs   names and tensors that go in; got and want come out, of one element and head
     weights  the weights that should be, and those that the mistake makes or that were returned
+    call     how it was called, in words
     """
 
     words: str
@@ -68,12 +69,13 @@ class Example:
     want: Tensor
     want_weights: Tensor | None = None
     got_weights: Tensor | None = None
-    sides: tuple[str, str] = ("got", "wanted")
+    call: str = ""
+    sides: tuple[str, str] = ("got", "want")
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON holds it; what is not finite as a word."""
         return {
-            "words": self.words,
+            "words": self.words, "call": self.call,
             "inputs": {name: plain(each) for name, each in self.inputs},
             "sides": list(self.sides), "got": plain(self.got), "want": plain(self.want),
         }  # fmt: skip

@@ -102,6 +102,18 @@ class Manner:
             tuple(positional), keywords, numpy=self.numpy, parameters=parameters, **rest
         )
 
+    def words(self, problem: Problem, hands: frozenset[str]) -> str:
+        """The call as somebody would write it: f(q, k, v, is_causal=True)."""
+        request = self.request(problem, hands)
+        names = [p.name for p in self.about.parameters if p.kind != "var"]
+        known = {name: role for role, name in roles(self.about.parameters).items()}
+        said = []
+        for name, value in [*zip(names, request.arguments, strict=False), *request.keywords.items()]:
+            short = known.get(name, name) if isinstance(value, Tensor) else repr(value)
+            short = "a module" if isinstance(value, Stub) else short
+            said.append(short if name not in request.keywords else f"{name}={short}")
+        return f"{self.about.name}({', '.join(said)})"
+
     def _value(
         self, role: str | None, parameter: Parameter, problem: Problem, hands: frozenset[str]
     ) -> Any:

@@ -99,7 +99,8 @@ def _shown(
         work = explanation.work(LINE, probe)
         weights = None if work is None else work.weights
     own = None if weights is None or weights.ndim != 4 else weights[0]
-    return pictured(probe, got.out, want.out, want.weights[0], own, manner.places is None)
+    found = pictured(probe, got.out, want.out, want.weights[0], own, manner.places is None)
+    return replace(found, call=manner.words(probe.problem, probe.hands))
 
 
 def pictured(

@@ -60,11 +60,10 @@ def turn(work: Work) -> None:
 
 def rotated(
     x: Tensor, positions: Tensor, base: float, pairing: str, sign: float = 1.0, axis: int = -2,
-    power: float = 2.0,
 ) -> Tensor:  # fmt: skip
     """x (..., T, D), each pair turned by position base^(-2n/D); positions run along `axis`."""
     D = x.shape[-1]
-    angles = positions[:, None] * base ** (-power * torch.arange(D // 2) / D).double()  # (T, D/2)
+    angles = positions[:, None] * base ** (-2.0 * torch.arange(D // 2) / D).double()  # (T, D/2)
     if axis != -2:
         angles = angles[:, None]
     cos, sin = angles.cos(), sign * angles.sin()

@@ -56,7 +56,7 @@ def lines(diagnosis: Diagnosis, file: str | None = None, all: bool = False) -> l
     if d.unexplained:
         said += ["", "=== Not explained ===", *_unexplained(d)]
     if d.example is not None:
-        said += ["", "=== The smallest input that shows it ===", *_example(d.example, d.target)]
+        said += ["", "=== The smallest input that shows it ===", *example_lines(d.example)]
     if d.cautions or d.remarks:
         said += ["", "=== Notes ===", *_notes(d, file)]
     if d.conventions:
@@ -179,19 +179,19 @@ def _tried(d: Diagnosis) -> Iterator[str]:
 # The example ------------------------------------------------------------------------------------
 
 
-def _example(example: Example, target: str) -> Iterator[str]:
+def example_lines(example: Example) -> Iterator[str]:
     yield from wrapped(sentence(example.words), WIDTH)
-    if example.call not in ("", target):
-        yield from wrapped(f"Called as {example.call}", WIDTH)
+    if example.call:
+        yield from wrapped(f"Called as {readable(example.call, 300)}", WIDTH)
     worst = part_of(example.got, example.want)
     blocks = [_input(name, each, head_of(each, worst)) for name, each in example.inputs]
     yield from ("  " + line for line in _side_by_side(blocks, WIDTH - 2))
-    yield from _compared("The output", example.got, example.want)
+    yield from _compared("The output", example.got, example.want, example.sides)
     got, want = example.got_weights, example.want_weights
     if got is not None and want is not None and got.shape == want.shape:
         part = part_of(got, want)
         if bool(part.differs.any()):
-            yield from _compared("The weights behind it", got, want)
+            yield from _compared("The weights behind it", got, want, example.sides)
 
 
 def _input(name: str, array: Tensor, head: tuple[int, ...] = ()) -> list[str]:
@@ -224,11 +224,12 @@ def _side_by_side(blocks: Sequence[list[str]], width: int) -> Iterator[str]:
         yield ""
 
 
-def _compared(what: str, got: Tensor, want: Tensor) -> Iterator[str]:
+def _compared(what: str, got: Tensor, want: Tensor, sides: tuple[str, str]) -> Iterator[str]:
     """Got and want side by side, or one under the other where they are wide; * marks a row."""
+    a, b = (readable(side, 24) for side in sides)
     if got.shape != want.shape:
         yield f"{what} has the shape ({sized(got.shape)}) and should have ({sized(want.shape)}):"
-        yield from _side_by_side([_input("got", got), _input("want", want)], WIDTH)
+        yield from _side_by_side([_input(a, got), _input(b, want)], WIDTH)
         return
     for most in range(8, 0, -1):
         part = part_of(got, want, (8, most))
@@ -242,27 +243,28 @@ def _compared(what: str, got: Tensor, want: Tensor) -> Iterator[str]:
     yield from wrapped(f"{what}{cut}{marked}:", WIDTH)
     broad = (wide + 1) * len(part.columns)
     show = _beside if 2 * max(broad, 5) + 12 <= WIDTH else _under
-    yield from show(part, left, right, wide)
+    yield from show(part, left, right, wide, (a, b))
     yield ""
 
 
-def _beside(part: Part, got: Sequence[Sequence[str]], want: Sequence[Sequence[str]], wide: int
-            ) -> Iterator[str]:  # fmt: skip
-    broad = max((wide + 1) * len(part.columns), 5)
-    yield f"  {'':4}{' got':<{broad}}    {' want'}"
+def _beside(part: Part, got: Sequence[Sequence[str]], want: Sequence[Sequence[str]], wide: int,
+            sides: tuple[str, str]) -> Iterator[str]:  # fmt: skip
+    one, other = sides
+    broad = max((wide + 1) * len(part.columns), columns(one) + 1)
+    yield f"  {'':4} {one}{' ' * (broad - columns(one) - 1)}     {other}"
     for n, marked, a, b in _rows(part, got, want):
         left, right = ("".join(f" {text:>{wide}}" for text in row) for row in (a, b))
         yield f"{marked} {n:>4}{left:<{broad}}    {right}"
 
 
-def _under(part: Part, got: Sequence[Sequence[str]], want: Sequence[Sequence[str]], wide: int
-           ) -> Iterator[str]:  # fmt: skip
+def _under(part: Part, got: Sequence[Sequence[str]], want: Sequence[Sequence[str]], wide: int,
+           sides: tuple[str, str]) -> Iterator[str]:  # fmt: skip
+    long = max(4, *map(columns, sides))
     for n, marked, a, b in _rows(part, got, want):
-        pairs = [("got", a), ("want", b)] if marked == "*" else [("both", a)]
+        pairs = [(sides[0], a), (sides[1], b)] if marked == "*" else [("both", a)]
         for i, (word, row) in enumerate(pairs):
-            yield f"{' ' if i else marked} {'' if i else n:>4} {word:<5}" + "".join(
-                f" {text:>{wide}}" for text in row
-            )
+            lead = f"{' ' if i else marked} {'' if i else n:>4} {word}{' ' * (long - columns(word))}"
+            yield lead + "".join(f" {text:>{wide}}" for text in row)
 
 
 def _rows(part: Part, got: Sequence[Sequence[str]], want: Sequence[Sequence[str]]
@@ -274,15 +276,32 @@ def _rows(part: Part, got: Sequence[Sequence[str]], want: Sequence[Sequence[str]
 # A folder ---------------------------------------------------------------------------------------
 
 
-def row(diagnosis: Diagnosis, file: str = "") -> dict[str, Any]:
-    """One record of a table of many: `FIELDS`, the names of mistakes joined by spaces."""
-    d = diagnosis
+def row(found: Diagnosis | Sequence[Diagnosis], file: str = "") -> dict[str, Any]:
+    """One record of a table of many: `FIELDS`, the names of mistakes joined by spaces.
+
+    Of several in one file the worst verdict counts, and each mistake says whose it is.
+    """
+    each = [found] if isinstance(found, Diagnosis) else list(found)
+    verdicts = [d.verdict for d in each]
     return {
-        "file": file, "name": d.target, "kind": d.kind, "verdict": d.verdict,
-        "mistakes": " ".join(each.name for each in d.mistakes) or ("?" if d.unexplained else ""),
-        "cautions": " ".join(each.name for each in d.cautions),
-        "seconds": round(d.seconds, 2), "trouble": d.trouble or d.unexplained,
-    }  # fmt: skip
+        "file": file,
+        "name": " ".join(d.target for d in each),
+        "kind": " ".join(dict.fromkeys(d.kind for d in each if d.kind)),
+        "verdict": next((v for v in ("wrong", "untried") if v in verdicts), "right"),
+        "mistakes": _joined(each, "mistakes"),
+        "cautions": _joined(each, "cautions"),
+        "seconds": round(sum(d.seconds for d in each), 2),
+        "trouble": " ".join(d.trouble or d.unexplained for d in each if d.trouble or d.unexplained),
+    }
+
+
+def _joined(each: Sequence[Diagnosis], what: str) -> str:
+    names = []
+    for d in each:
+        own = [found.name for found in getattr(d, what)]
+        own = own or ["?"] * (what == "mistakes" and bool(d.unexplained))
+        names += [name if len(each) == 1 else f"{d.target}:{name}" for name in own]
+    return " ".join(names)
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -111,7 +111,7 @@ def _parts(d: Diagnosis, file: str | None, uid: str, h: int) -> Iterator[str]:
         yield from _section("Not explained", f"{uid}n", h, _unexplained(d))
     if d.example is not None:
         title = "The smallest input that shows it"
-        yield from _section(title, f"{uid}e", h, example_parts(d.example, d.target, uid, h + 1))
+        yield from _section(title, f"{uid}e", h, example_parts(d.example, uid, h + 1))
     if d.pictures:
         yield from _section("Pictures", f"{uid}p", h, picture_parts(d, uid, h + 1))
     if d.cautions or d.remarks:

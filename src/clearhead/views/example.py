@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 SHOWN = (16, 24)  # rows and columns of a table of numbers
 
 
-def example_parts(example: Example, target: str, uid: str, h: int) -> Iterator[str]:
+def example_parts(example: Example, uid: str, h: int) -> Iterator[str]:
     yield f"<p>{safe(sentence(example.words))}</p>"
-    if example.call not in ("", target):
+    if example.call:
         yield f"<p>Called as <code>{safe(example.call, 400)}</code></p>"
     worst = part_of(example.got, example.want)
     yield f"<h{h}>What goes in</h{h}><div class=arrays>"
@@ -28,12 +28,12 @@ def example_parts(example: Example, target: str, uid: str, h: int) -> Iterator[s
         yield _numbers(safe(name, 60), part, part.got)
     yield f"</div><h{h}>What comes out, and what should</h{h}><div class=arrays>"
     part = part_of(example.got, example.want, SHOWN)
-    yield _numbers("got", part, part.got)
+    yield _numbers(safe(example.sides[0], 60), part, part.got)
     if part.want is None:
         part = part_of(example.want, most=SHOWN)
-        yield _numbers("want", part, part.got)
+        yield _numbers(safe(example.sides[1], 60), part, part.got)
     else:
-        yield _numbers("want", part, part.want)
+        yield _numbers(safe(example.sides[1], 60), part, part.want)
     yield "</div>"
     if bool(part.differs.any()):
         yield "<p class=muted>≠ marks the rows that differ, color the numbers.</p>"

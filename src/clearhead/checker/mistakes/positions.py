@@ -11,7 +11,7 @@ ALIBI = r"alibi|slope|bias|dist|arange"
 
 def _turned(
     keys: bool = True, values: bool = False, queries: bool = True, other_pairs: bool = False,
-    sign: float = 1.0, base: float | None = None, power: float = 2.0, axis: int = -2,
+    sign: float = 1.0, base: float | None = None, axis: int = -2,
 ) -> Step:  # fmt: skip
     def turn(work: Work) -> None:
         how, (_, T, S) = work.p.turn, work.p.sizes
@@ -20,7 +20,7 @@ def _turned(
         pairing = how.pairing
         if other_pairs:
             pairing = "interleaved" if pairing == "halves" else "halves"
-        rest = (base or how.base, pairing, sign, axis, power)
+        rest = (base or how.base, pairing, sign, axis)
         at_q, at_k = torch.arange(T) + work.at, torch.arange(S)
         if axis != -2:
             at_q, at_k = torch.arange(work.q.shape[1]), torch.arange(work.k.shape[1])
@@ -84,13 +84,8 @@ ROTARIES = (
         "All pairs turn at another speed: near tokens may look alike still, far ones do not.",
         "take the base that the weights were trained with (rope_theta; 10,000 if nothing is said)",
         tuple((f"{base:g}", {"turn": _turned(base=base)}) for base in BASES),
+        also=("the frequencies are base^(-n/d), not base^(-2n/d): the base is its square root",),
         look=ROTARY,
-    ),
-    Mistake(
-        "rotary-frequency", "rotary", "the frequencies are base^(-n/d), not base^(-2n/d)",
-        "The slowest pair turns at the square root of what it should: far positions are confused.",
-        "base ** (-torch.arange(0, d, 2) / d)",
-        one(turn=_turned(power=1.0)), look=ROTARY,
     ),
     Mistake(
         "rotary-over-heads", "rotary", "the angle is that of the head, not of the token",
