@@ -119,6 +119,11 @@ class MaskReading(Reading):
     form: str = "attend"
 
 
+def adds(about: About) -> bool:
+    """Whether its own words say that the mask is added to the scores."""
+    return bool(re.search(ADDING, f"{about.name} {about.doc}", re.I))
+
+
 def form_of(masks: list[Tensor], hides: bool) -> str:
     """How these masks are written, from all numbers in them."""
     numbers = torch.cat([mask.flatten() for mask in masks])
@@ -167,10 +172,12 @@ class Masks(Craft):
     def heard(self, hearing: Hearing) -> None:
         """Masks as they came are read once all of them are known."""
         about = hearing.way.about
-        told_hides = bool(re.search(HIDING, about.name, re.I)) or says_hidden(about)
+        hides = bool(re.search(HIDING, about.name, re.I)) or says_hidden(about)
         hearing.raw = [one.answer.out for one in hearing.asked]
         if hearing.raw:
-            _read_as(hearing, form_of(hearing.raw, told_hides))
+            if adds(about):  # of 1 and 0 that are to be added nobody can say which is meant
+                hides = bool(hearing.raw[0].triu(1).any())
+            _read_as(hearing, form_of(hearing.raw, hides))
 
     def readings(self, subject: Subject, hearing: Hearing, told: Told) -> list[Reading]:
         if told.mask is not None and hearing.asked:
@@ -183,7 +190,9 @@ class Masks(Craft):
     def ours(self, hearing: Hearing, answer: Tensor) -> Tensor:
         return seen_in(answer, hearing.form)
 
-    def guesses(self, subject: Subject, hearing: Hearing, told: Told) -> list[Made]:
+    def guesses(
+        self, subject: Subject, hearing: Hearing, told: Told, deep: bool = False
+    ) -> list[Made]:
         return []
 
     def seen(
@@ -199,12 +208,8 @@ class Masks(Craft):
         below = raw[raw < 0]
         if below.numel() and float(below.max()) > LOW:
             names.append((triangles.NOT_LOW, f"{float(below.max()):g}", False))
-        about = subject.about
-        adds = told.mask == "additive" or (
-            re.search(ADDING, f"{about.name} {about.doc}", re.I) and told.mask is None
-        )
         binary = not below.numel() and not bool(raw.isnan().any())
-        if binary and adds:
+        if binary and (told.mask == "additive" or (told.mask is None and adds(subject.about))):
             names.append((triangles.ADDED, "", False))
         return [Found(m.name, m.family, m.title, m.does, m.mend, note, "seen",
                       "these are the numbers in the mask", caution=caution)
@@ -222,8 +227,11 @@ class Masks(Craft):
                                             for name in "qk"})  # fmt: skip
         yield probe.problem
 
-    def leaf(self, probe: Probe) -> tuple[Problem, Tensor]:
+    def leaf(self, way: Any, probe: Probe) -> tuple[Problem, Tensor]:
         raise LookupError("a mask has no gradient")
+
+    def judged(self, gradient: Tensor) -> Tensor:
+        return gradient
 
     def conventions(
         self, subject: Subject, hearing: Hearing, told: Told, explanation: Explanation
