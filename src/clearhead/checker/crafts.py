@@ -25,11 +25,13 @@ class Way(Protocol):
     """One way of calling: a probe as a request, and a reply as a tensor of our own axes.
 
     `read` raises Unanswerable; `plain` is the argument whose gradient is asked for, as its name
-    among gradients, and None where none is.
+    among gradients, and None where none is; `takes` is "arrays", "tensors" or "numbers".
     """
 
     @property
     def plain(self) -> str | None: ...
+    @property
+    def takes(self) -> str: ...
     def laid(self, ours: Tensor) -> Tensor: ...
     def request(self, probe: Probe, **rest: Any) -> Request: ...
     def read(self, reply: Reply, probe: Probe, call: int = 0) -> Tensor: ...
@@ -55,9 +57,9 @@ class Hearing:
 
 class Craft(Protocol):
     """A kind of function. `guesses` are mistakes with a number in them, taken from the answers,
-    deep beside another mistake;
-    `seen` is what no line computes; `smaller` are inputs for an example, the smallest first; `judged` is the
-    part of a gradient in which right functions agree."""
+    `deep` beside another mistake; `seen` is what no line computes; `smaller` are inputs for an
+    example, the smallest first; `judged` is the part of a gradient in which right functions agree.
+    """
 
     kind: str
     line: Line
@@ -78,6 +80,9 @@ class Craft(Protocol):
     def smaller(self, way: Any, probe: Probe) -> Iterator[Problem]: ...
     def leaf(self, way: Any, probe: Probe) -> tuple[Problem, Tensor]: ...
     def judged(self, gradient: Tensor) -> Tensor: ...
+    def push(self, out: Tensor) -> Tensor:
+        return normal_like(out)
+
     def conventions(
         self, subject: Subject, hearing: Hearing, told: Told, explanation: Explanation
     ) -> Iterator[Convention]: ...

@@ -12,7 +12,7 @@ from itertools import combinations
 import torch
 
 from clearhead.checker.calls import Failure, Subject
-from clearhead.checker.crafts import Craft, Hearing, made_names, normal_like
+from clearhead.checker.crafts import Craft, Hearing, made_names
 from clearhead.checker.diagnosis import Diagnosis, Example, Found, Tried
 from clearhead.checker.effects import HALF, of
 from clearhead.checker.line import Line
@@ -105,6 +105,8 @@ def _hearings(subject: Subject, craft: Craft, told: Told) -> tuple[list[Hearing]
     heard: list[Hearing] = []
     failures: list[Failure] = []
     for way in craft.ways(subject, told):
+        if heard and way.takes != heard[0].way.takes:
+            break  # something else is what it takes
         hearing = Hearing(way)
         for probe in craft.probes(way, told):
             failure = _ask(subject, hearing, probe)
@@ -153,9 +155,9 @@ def _explained(
     line = craft.line
     for many, level in (
         (len(cases), lambda h, r: right(r, line, h.asked)),
-        (6, lambda h, r: _guessed(r, line, h.asked, craft.guesses(subject, h, told))
-        or singles(r, line, h.asked, craft.mistakes)),
-        (2, lambda h, r: _beside(r, line, h.asked, craft.guesses(subject, h, told, deep=True), craft)
+        (6, lambda h, r: singles(r, line, h.asked, craft.mistakes)
+        + _guessed(r, line, h.asked, craft.guesses(subject, h, told))),
+        (2, lambda h, r: _beside(r, line, h.asked, craft.guesses(subject, h, told, True), craft)
         or doubles(r, line, h.asked, craft.mistakes,
                    stop=lambda: time.monotonic() - began > LIMIT)),
     ):  # fmt: skip
@@ -281,7 +283,7 @@ def _gradients(
     problem, leaf = craft.leaf(hearing.way, probe)
     try:
         work = craft.line.run(found.reading.of(problem), found.changes)
-        push = normal_like(work.out)
+        push = craft.push(work.out)
         (want,) = torch.autograd.grad(work.out, leaf, push)
         given = hearing.way.request(probe, push=hearing.way.theirs(push, first))
     except (Unanswerable, RuntimeError, LookupError):

@@ -44,6 +44,10 @@ class EntropyWay:
     def plain(self) -> str | None:
         return None if self.numpy else "0"
 
+    @property
+    def takes(self) -> str:
+        return "arrays" if self.numpy else "tensors"
+
     def request(self, probe: Probe, **rest: Any) -> Request:
         assert isinstance(probe.problem, Weights) and probe.problem.p is not None
         p = self.laid(probe.problem.p)

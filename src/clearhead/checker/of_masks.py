@@ -18,7 +18,7 @@ from clearhead.checker.matching import Explanation, Made
 from clearhead.checker.mistakes import triangles
 from clearhead.checker.probes import Probe
 from clearhead.checker.problem import Problem
-from clearhead.checker.signature import plain, role_of, roles
+from clearhead.checker.signature import plain, role_of
 from clearhead.checker.told import Reading, Told, says_hidden
 
 LOW = -1e4  # what is above it is not low enough to hide
@@ -39,11 +39,15 @@ class MaskWay:
     plain: None = None
 
     @property
+    def takes(self) -> str:
+        return "numbers" if self.first == "T" else "tensors"
+
+    @property
     def sizes(self) -> list[str]:
         """Names of the parameters for T and, where there is one, S."""
         found = []
         for parameter in self.about.parameters:
-            role, word = role_of(parameter.name), plain(parameter.name)
+            role, word = mask_role(parameter.name), plain(parameter.name)
             if parameter.name in self.values or role == "window" or parameter.kind == "var":
                 continue
             other = isinstance(parameter.default, bool | str) or word in OTHERS
@@ -56,7 +60,8 @@ class MaskWay:
         p, names = probe.problem, self.sizes
         _, T, S = p.sizes
 
-        def value(role: str | None, parameter: Parameter) -> Any:
+        def value(_: str | None, parameter: Parameter) -> Any:
+            role = mask_role(parameter.name)
             if parameter.name in names:
                 at = names.index(parameter.name)
                 if at == 1 and "S" not in probe.hands and not parameter.required:
@@ -110,6 +115,12 @@ class MaskWay:
 
 
 OTHERS = ("device", "dtype", "diagonal", "offset", "pad", "padidx", "value", "fill", "k")
+BANDS = ("w", "win", "band", "bandwidth", "width", "span", "lookback")
+
+
+def mask_role(name: str) -> str | None:
+    """As `role_of`, where no weights can be meant."""
+    return "window" if plain(name) in BANDS or "window" in plain(name) else role_of(name)
 
 
 @dataclass(frozen=True)
@@ -151,9 +162,9 @@ class Masks(Craft):
             yield MaskWay(subject.about, dict(told.values), first)
 
     def probes(self, way: MaskWay, told: Told) -> Iterator[Probe]:
-        takes = set(roles(way.about.parameters)) - set(way.values)
+        takes = {mask_role(p.name) for p in way.about.parameters if p.name not in way.values}
         two = len(way.sizes) == 2
-        must = {role_of(p.name) for p in way.about.parameters if p.required}
+        must = {mask_role(p.name) for p in way.about.parameters if p.required}
         ask = frozenset({"S"}) if two else frozenset[str]()
         wide = 100 if "window" in must else None  # so wide that it hides nothing
         own = None if "window" in takes else told.window

@@ -10,7 +10,15 @@ from torch import Tensor
 from clearhead.checker import lines
 from clearhead.checker.about import About, Parameter
 from clearhead.checker.calls import Reply, Request, Subject
-from clearhead.checker.crafts import Craft, Hearing, called, numpy_first, required, shapes_in
+from clearhead.checker.crafts import (
+    Craft,
+    Hearing,
+    called,
+    normal_like,
+    numpy_first,
+    required,
+    shapes_in,
+)
 from clearhead.checker.diagnosis import Convention, Found
 from clearhead.checker.line import Changes
 from clearhead.checker.lines import ROTARY, Rotation
@@ -23,7 +31,6 @@ from clearhead.checker.signature import LETTER, plain, role_of, roles
 from clearhead.checker.told import Reading, Told
 
 LAYOUTS = ("BHTD", "BTHD", "HTD", "BTD", "TD", "THD")
-TABLES = ("halves", "interleaved", "half")  # width D, each angle twice, or D/2
 AXES = {"B": "batch", "H": "heads", "T": "tokens", "D": "d_head"}
 PAIRS = {"halves": "halves: (n, n + d/2)", "interleaved": "interleaved: (2n, 2n + 1)"}
 
@@ -46,8 +53,12 @@ class RotaryWay:
         return None if self.numpy else "0"
 
     @property
+    def takes(self) -> str:
+        return "arrays" if self.numpy else "tensors"
+
+    @property
     def twins(self) -> bool:
-        return {"q", "k"} <= set(_takes(self.about)) or len(_tensors(self.about)) == 2
+        return {"q", "k"} <= set(roles(self.about.parameters)) or len(_tensors(self.about)) == 2
 
     def request(self, probe: Probe, **rest: Any) -> Request:
         p = probe.problem
@@ -140,10 +151,6 @@ class RotaryWay:
         return tuple(made)
 
 
-def _takes(about: About) -> dict[str, str]:
-    return roles(about.parameters)
-
-
 KNOWN = {"cos", "sin", "positions", "base", "size", "d_head", "d_model", "n_heads", "axis"}
 
 
@@ -160,7 +167,7 @@ class Rotaries(Craft):
     mistakes = rotaries.MISTAKES
 
     def ways(self, subject: Subject, told: Told) -> Iterator[RotaryWay]:
-        about, takes = subject.about, _takes(subject.about)
+        about, takes = subject.about, roles(subject.about.parameters)
         said = told.layout or _said(about)
         tables: tuple[tuple[str, str], ...] = (("", ""),)
         if "cos" in takes:
@@ -178,7 +185,7 @@ class Rotaries(Craft):
                             yield RotaryWay(about, dict(told.values), layout, numpy, table, wide, D)
 
     def probes(self, way: RotaryWay, told: Told) -> Iterator[Probe]:
-        takes = set(_takes(way.about)) - set(way.values)
+        takes = set(roles(way.about.parameters)) - set(way.values)
 
         def made(T: int, seed: int, D: int = way.D, most: int = 3, **rest: Any) -> Rotation:
             B, H = (min(2, most) if "B" in way.layout else 1), (most if "H" in way.layout else 1)
@@ -220,7 +227,9 @@ class Rotaries(Craft):
         """The base, from what fits the answers best."""
         if hearing.way.table or not hearing.asked:
             return []
-        others = [made.changes for made in made_by(rotaries.MISTAKES) if "speed" not in made.changes]
+        others = [
+            made.changes for made in made_by(rotaries.MISTAKES) if "speed" not in made.changes
+        ]
         bases: dict[str, float] = {}
         for reading in self.readings(subject, hearing, told):
             for changes in ({}, *(others if deep else ())):
@@ -267,6 +276,10 @@ class Rotaries(Craft):
         assert probe.problem.q is not None
         leaf = probe.problem.q.clone().requires_grad_()
         return replace(probe.problem, q=leaf), leaf
+
+    def push(self, out: Tensor) -> Tensor:
+        """At the first tensor alone, as the request has it."""
+        return normal_like(out) * (torch.arange(len(out)) == 0).view(-1, 1, 1, 1, 1)
 
     def judged(self, gradient: Tensor) -> Tensor:
         return gradient
