@@ -12,7 +12,7 @@ from itertools import combinations
 import torch
 
 from clearhead.checker.calls import Failure, Subject
-from clearhead.checker.crafts import Craft, Hearing, made_names, normal_like
+from clearhead.checker.crafts import Craft, Hearing, made_names
 from clearhead.checker.diagnosis import Diagnosis, Example, Found, Tried
 from clearhead.checker.effects import HALF, of
 from clearhead.checker.line import Line
@@ -105,6 +105,8 @@ def _hearings(subject: Subject, craft: Craft, told: Told) -> tuple[list[Hearing]
     heard: list[Hearing] = []
     failures: list[Failure] = []
     for way in craft.ways(subject, told):
+        if heard and way.takes != heard[0].way.takes:
+            break  # something else is what it takes
         hearing = Hearing(way)
         for probe in craft.probes(way, told):
             failure = _ask(subject, hearing, probe)
@@ -151,17 +153,18 @@ def _explained(
     """The simplest explanations in any way of calling; without one, what comes nearest."""
     cases = [(h, craft.readings(subject, h, told)) for h in hearings]
     line = craft.line
-    for level in (
-        lambda h, r: right(r, line, h.asked),
-        lambda h, r: _guessed(r, line, h.asked, craft.guesses(subject, h, told))
-        or singles(r, line, h.asked, craft.mistakes),
-        lambda h, r: _beside(r, line, h.asked, craft.guesses(subject, h, told), craft)
+    for many, level in (
+        (len(cases), lambda h, r: right(r, line, h.asked)),
+        (6, lambda h, r: singles(r, line, h.asked, craft.mistakes)
+        + _guessed(r, line, h.asked, craft.guesses(subject, h, told))),
+        (2, lambda h, r: _beside(r, line, h.asked, craft.guesses(subject, h, told, True), craft)
         or doubles(r, line, h.asked, craft.mistakes,
-                   stop=lambda: time.monotonic() - began > LIMIT),
+                   stop=lambda: time.monotonic() - began > LIMIT)),
     ):  # fmt: skip
-        for hearing, readings in cases:
+        for hearing, readings in cases[:many]:
             if found := level(hearing, readings):
                 return hearing, found, found[0]
+    cases = cases[:3]
     ranked = [(nearest(r, line, h.asked, craft.mistakes)[0], i) for i, (h, r) in enumerate(cases)]
     (_, best), at = min(ranked, key=lambda pair: pair[0][0])
     return hearings[at], [], Explanation(best.reading)
@@ -275,10 +278,12 @@ def _gradients(
 ) -> Iterator[Found]:
     """Against that of the explained computation, so that a mistake is named once."""
     probe, first = hearing.replies[0]
-    problem, leaf = craft.leaf(probe)
+    if first.shape_of_answer == "float":
+        return  # meant to be read, not to be trained on
+    problem, leaf = craft.leaf(hearing.way, probe)
     try:
         work = craft.line.run(found.reading.of(problem), found.changes)
-        push = normal_like(work.out)
+        push = craft.push(work.out)
         (want,) = torch.autograd.grad(work.out, leaf, push)
         given = hearing.way.request(probe, push=hearing.way.theirs(push, first))
     except (Unanswerable, RuntimeError, LookupError):
@@ -286,13 +291,14 @@ def _gradients(
     reply = subject.call(given)
     if reply.failure is not None or hearing.way.plain not in reply.gradients:
         return
-    got, size = reply.gradients[hearing.way.plain], float(want.abs().max())
+    got, want = reply.gradients[hearing.way.plain], craft.judged(want)
+    size = float(want.abs().max())
     if size < 1e-6 or not bool(want.isfinite().all()):
         return
     if got is None or float(got.abs().max()) == 0:
         yield of(BY_NAME["gradient-stopped"], "the input got none")
     elif (laid := hearing.way.laid(want)).shape != got.shape or float(
-        (laid - got).abs().nan_to_num(torch.inf).max()
+        (laid - craft.judged(got)).abs().nan_to_num(torch.inf).max()
     ) > HALF * size:
         yield of(BY_NAME["gradient-wrong"],
                  "that of the input is off from that of the same computation")  # fmt: skip

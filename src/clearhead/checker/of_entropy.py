@@ -44,6 +44,10 @@ class EntropyWay:
     def plain(self) -> str | None:
         return None if self.numpy else "0"
 
+    @property
+    def takes(self) -> str:
+        return "arrays" if self.numpy else "tensors"
+
     def request(self, probe: Probe, **rest: Any) -> Request:
         assert isinstance(probe.problem, Weights) and probe.problem.p is not None
         p = self.laid(probe.problem.p)
@@ -162,7 +166,9 @@ class Entropies(Craft):
     def ours(self, hearing: Hearing, answer: Tensor) -> Tensor:
         return answer
 
-    def guesses(self, subject: Subject, hearing: Hearing, told: Told) -> list[Made]:
+    def guesses(
+        self, subject: Subject, hearing: Hearing, told: Told, deep: bool = False
+    ) -> list[Made]:
         """What is added to a weight, from a uniform row: H = -log(p + eps)."""
         made = []
         sizes = {epsilon(hearing, name) for name in ("uniform rows", "1,000 keys in float64")}
@@ -210,10 +216,15 @@ class Entropies(Craft):
         if isinstance(given, Weights) and given.p is not None and given.p.shape[-1] < 20:
             yield replace(given, p=given.p[(slice(0, 1),) * (way.axes - 2)])
 
-    def leaf(self, probe: Probe) -> tuple[Problem, Tensor]:
+    def leaf(self, way: Any, probe: Probe) -> tuple[Problem, Tensor]:
         assert isinstance(probe.problem, Weights) and probe.problem.p is not None
-        leaf = probe.problem.p.clone().requires_grad_()
-        return replace(probe.problem, p=leaf), leaf
+        p = probe.problem.p
+        leaf = (p.log() if way.logits else p.clone()).requires_grad_()
+        return replace(probe.problem, p=leaf.softmax(dim=-1) if way.logits else leaf), leaf
+
+    def judged(self, gradient: Tensor) -> Tensor:
+        """Along what keeps the sum of a row: some divide by it, and that changes nothing else."""
+        return gradient - gradient.mean(dim=-1, keepdim=True)
 
     def conventions(
         self, subject: Subject, hearing: Hearing, told: Told, explanation: Explanation

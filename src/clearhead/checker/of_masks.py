@@ -18,7 +18,7 @@ from clearhead.checker.matching import Explanation, Made
 from clearhead.checker.mistakes import triangles
 from clearhead.checker.probes import Probe
 from clearhead.checker.problem import Problem
-from clearhead.checker.signature import plain, role_of, roles
+from clearhead.checker.signature import plain, role_of
 from clearhead.checker.told import Reading, Told, says_hidden
 
 LOW = -1e4  # what is above it is not low enough to hide
@@ -39,11 +39,15 @@ class MaskWay:
     plain: None = None
 
     @property
+    def takes(self) -> str:
+        return "numbers" if self.first == "T" else "tensors"
+
+    @property
     def sizes(self) -> list[str]:
         """Names of the parameters for T and, where there is one, S."""
         found = []
         for parameter in self.about.parameters:
-            role, word = role_of(parameter.name), plain(parameter.name)
+            role, word = mask_role(parameter.name), plain(parameter.name)
             if parameter.name in self.values or role == "window" or parameter.kind == "var":
                 continue
             other = isinstance(parameter.default, bool | str) or word in OTHERS
@@ -56,7 +60,8 @@ class MaskWay:
         p, names = probe.problem, self.sizes
         _, T, S = p.sizes
 
-        def value(role: str | None, parameter: Parameter) -> Any:
+        def value(_: str | None, parameter: Parameter) -> Any:
+            role = mask_role(parameter.name)
             if parameter.name in names:
                 at = names.index(parameter.name)
                 if at == 1 and "S" not in probe.hands and not parameter.required:
@@ -110,6 +115,12 @@ class MaskWay:
 
 
 OTHERS = ("device", "dtype", "diagonal", "offset", "pad", "padidx", "value", "fill", "k")
+BANDS = ("w", "win", "band", "bandwidth", "width", "span", "lookback")
+
+
+def mask_role(name: str) -> str | None:
+    """As `role_of`, where no weights can be meant."""
+    return "window" if plain(name) in BANDS or "window" in plain(name) else role_of(name)
 
 
 @dataclass(frozen=True)
@@ -117,6 +128,11 @@ class MaskReading(Reading):
     """form: "attend", "hide" or "additive"."""
 
     form: str = "attend"
+
+
+def adds(about: About) -> bool:
+    """Whether its own words say that the mask is added to the scores."""
+    return bool(re.search(ADDING, f"{about.name} {about.doc}", re.I))
 
 
 def form_of(masks: list[Tensor], hides: bool) -> str:
@@ -146,9 +162,9 @@ class Masks(Craft):
             yield MaskWay(subject.about, dict(told.values), first)
 
     def probes(self, way: MaskWay, told: Told) -> Iterator[Probe]:
-        takes = set(roles(way.about.parameters)) - set(way.values)
+        takes = {mask_role(p.name) for p in way.about.parameters if p.name not in way.values}
         two = len(way.sizes) == 2
-        must = {role_of(p.name) for p in way.about.parameters if p.required}
+        must = {mask_role(p.name) for p in way.about.parameters if p.required}
         ask = frozenset({"S"}) if two else frozenset[str]()
         wide = 100 if "window" in must else None  # so wide that it hides nothing
         own = None if "window" in takes else told.window
@@ -167,10 +183,12 @@ class Masks(Craft):
     def heard(self, hearing: Hearing) -> None:
         """Masks as they came are read once all of them are known."""
         about = hearing.way.about
-        told_hides = bool(re.search(HIDING, about.name, re.I)) or says_hidden(about)
+        hides = bool(re.search(HIDING, about.name, re.I)) or says_hidden(about)
         hearing.raw = [one.answer.out for one in hearing.asked]
         if hearing.raw:
-            _read_as(hearing, form_of(hearing.raw, told_hides))
+            if adds(about):  # of 1 and 0 that are to be added nobody can say which is meant
+                hides = bool(hearing.raw[0].triu(1).any())
+            _read_as(hearing, form_of(hearing.raw, hides))
 
     def readings(self, subject: Subject, hearing: Hearing, told: Told) -> list[Reading]:
         if told.mask is not None and hearing.asked:
@@ -183,7 +201,9 @@ class Masks(Craft):
     def ours(self, hearing: Hearing, answer: Tensor) -> Tensor:
         return seen_in(answer, hearing.form)
 
-    def guesses(self, subject: Subject, hearing: Hearing, told: Told) -> list[Made]:
+    def guesses(
+        self, subject: Subject, hearing: Hearing, told: Told, deep: bool = False
+    ) -> list[Made]:
         return []
 
     def seen(
@@ -199,12 +219,8 @@ class Masks(Craft):
         below = raw[raw < 0]
         if below.numel() and float(below.max()) > LOW:
             names.append((triangles.NOT_LOW, f"{float(below.max()):g}", False))
-        about = subject.about
-        adds = told.mask == "additive" or (
-            re.search(ADDING, f"{about.name} {about.doc}", re.I) and told.mask is None
-        )
         binary = not below.numel() and not bool(raw.isnan().any())
-        if binary and adds:
+        if binary and (told.mask == "additive" or (told.mask is None and adds(subject.about))):
             names.append((triangles.ADDED, "", False))
         return [Found(m.name, m.family, m.title, m.does, m.mend, note, "seen",
                       "these are the numbers in the mask", caution=caution)
@@ -222,8 +238,11 @@ class Masks(Craft):
                                             for name in "qk"})  # fmt: skip
         yield probe.problem
 
-    def leaf(self, probe: Probe) -> tuple[Problem, Tensor]:
+    def leaf(self, way: Any, probe: Probe) -> tuple[Problem, Tensor]:
         raise LookupError("a mask has no gradient")
+
+    def judged(self, gradient: Tensor) -> Tensor:
+        return gradient
 
     def conventions(
         self, subject: Subject, hearing: Hearing, told: Told, explanation: Explanation

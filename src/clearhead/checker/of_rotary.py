@@ -10,11 +10,20 @@ from torch import Tensor
 from clearhead.checker import lines
 from clearhead.checker.about import About, Parameter
 from clearhead.checker.calls import Reply, Request, Subject
-from clearhead.checker.crafts import Craft, Hearing, called, numpy_first, required, shapes_in
+from clearhead.checker.crafts import (
+    Craft,
+    Hearing,
+    called,
+    normal_like,
+    numpy_first,
+    required,
+    shapes_in,
+)
 from clearhead.checker.diagnosis import Convention, Found
+from clearhead.checker.line import Changes
 from clearhead.checker.lines import ROTARY, Rotation
 from clearhead.checker.manners import LEFT_OUT, Unanswerable
-from clearhead.checker.matching import Explanation, Made, misfit
+from clearhead.checker.matching import Explanation, Made, computed, made_by, misfit
 from clearhead.checker.mistakes import rotaries
 from clearhead.checker.probes import Probe
 from clearhead.checker.problem import Problem, Turn, normal
@@ -22,7 +31,6 @@ from clearhead.checker.signature import LETTER, plain, role_of, roles
 from clearhead.checker.told import Reading, Told
 
 LAYOUTS = ("BHTD", "BTHD", "HTD", "BTD", "TD", "THD")
-TABLES = ("halves", "interleaved", "half")  # width D, each angle twice, or D/2
 AXES = {"B": "batch", "H": "heads", "T": "tokens", "D": "d_head"}
 PAIRS = {"halves": "halves: (n, n + d/2)", "interleaved": "interleaved: (2n, 2n + 1)"}
 
@@ -45,8 +53,12 @@ class RotaryWay:
         return None if self.numpy else "0"
 
     @property
+    def takes(self) -> str:
+        return "arrays" if self.numpy else "tensors"
+
+    @property
     def twins(self) -> bool:
-        return {"q", "k"} <= set(_takes(self.about)) or len(_tensors(self.about)) == 2
+        return {"q", "k"} <= set(roles(self.about.parameters)) or len(_tensors(self.about)) == 2
 
     def request(self, probe: Probe, **rest: Any) -> Request:
         p = probe.problem
@@ -139,10 +151,6 @@ class RotaryWay:
         return tuple(made)
 
 
-def _takes(about: About) -> dict[str, str]:
-    return roles(about.parameters)
-
-
 KNOWN = {"cos", "sin", "positions", "base", "size", "d_head", "d_model", "n_heads", "axis"}
 
 
@@ -159,7 +167,7 @@ class Rotaries(Craft):
     mistakes = rotaries.MISTAKES
 
     def ways(self, subject: Subject, told: Told) -> Iterator[RotaryWay]:
-        about, takes = subject.about, _takes(subject.about)
+        about, takes = subject.about, roles(subject.about.parameters)
         said = told.layout or _said(about)
         tables: tuple[tuple[str, str], ...] = (("", ""),)
         if "cos" in takes:
@@ -177,10 +185,10 @@ class Rotaries(Craft):
                             yield RotaryWay(about, dict(told.values), layout, numpy, table, wide, D)
 
     def probes(self, way: RotaryWay, told: Told) -> Iterator[Probe]:
-        takes = set(_takes(way.about)) - set(way.values)
+        takes = set(roles(way.about.parameters)) - set(way.values)
 
-        def made(T: int, seed: int, D: int = way.D, **rest: Any) -> Rotation:
-            B, H = (2 if "B" in way.layout else 1), (3 if "H" in way.layout else 1)
+        def made(T: int, seed: int, D: int = way.D, most: int = 3, **rest: Any) -> Rotation:
+            B, H = (min(2, most) if "B" in way.layout else 1), (most if "H" in way.layout else 1)
             q, k = normal(B, H, T, D, seed=seed), normal(B, H, T, D, seed=seed + 100)
             return Rotation(q=q, k=k, H=H, G=H, turn=told.turn, table=way.table, twins=way.twins,
                             **rest)  # fmt: skip
@@ -191,7 +199,7 @@ class Rotaries(Craft):
         each = torch.eye(way.D + 1, way.D).double().expand_as(units.q)  # type: ignore[arg-type]
         yield Probe("one number each", replace(units, q=each, k=each),
                     why="each token has one number that is not 0")  # fmt: skip
-        yield Probe("far positions", made(200, 4), why="200 tokens", close=2e-4)
+        yield Probe("far positions", made(100, 4, most=1), why="100 tokens", close=2e-4)
         if way.about.kind != "module":
             yield Probe("wider", made(6, 5, D=16), why="d = 16")
         if "positions" in takes:
@@ -213,16 +221,23 @@ class Rotaries(Craft):
     def ours(self, hearing: Hearing, answer: Tensor) -> Tensor:
         return answer
 
-    def guesses(self, subject: Subject, hearing: Hearing, told: Told) -> list[Made]:
+    def guesses(
+        self, subject: Subject, hearing: Hearing, told: Told, deep: bool = False
+    ) -> list[Made]:
         """The base, from what fits the answers best."""
         if hearing.way.table or not hearing.asked:
             return []
-        guesses = []
-        for base in {_base(hearing, reading) for reading in self.readings(subject, hearing, told)}:
-            if base is not None:
-                step = {"speed": rotaries.sped(base=base)}
-                guesses.append(Made(rotaries.BASE, f"{_round(base):g}", step))
-        return guesses
+        others = [
+            made.changes for made in made_by(rotaries.MISTAKES) if "speed" not in made.changes
+        ]
+        bases: dict[str, float] = {}
+        for reading in self.readings(subject, hearing, told):
+            for changes in ({}, *(others if deep else ())):
+                base = _base(hearing, reading, changes)
+                if base is not None:
+                    bases.setdefault(f"{base:.3g}", base)
+        return [Made(rotaries.BASE, note, {"speed": rotaries.sped(base=base)})
+                for note, base in bases.items()]  # fmt: skip
 
     def seen(
         self, subject: Subject, hearing: Hearing, told: Told, found: Explanation | None
@@ -257,10 +272,17 @@ class Rotaries(Craft):
                     yield replace(given, q=x, k=x, positions=at, H=H, G=H)
         yield given
 
-    def leaf(self, probe: Probe) -> tuple[Problem, Tensor]:
+    def leaf(self, way: Any, probe: Probe) -> tuple[Problem, Tensor]:
         assert probe.problem.q is not None
         leaf = probe.problem.q.clone().requires_grad_()
         return replace(probe.problem, q=leaf), leaf
+
+    def push(self, out: Tensor) -> Tensor:
+        """At the first tensor alone, as the request has it."""
+        return normal_like(out) * (torch.arange(len(out)) == 0).view(-1, 1, 1, 1, 1)
+
+    def judged(self, gradient: Tensor) -> Tensor:
+        return gradient
 
     def conventions(
         self, subject: Subject, hearing: Hearing, told: Told, explanation: Explanation
@@ -306,27 +328,23 @@ def _sizes(about: About) -> list[int]:
     return list(dict.fromkeys([*likely, 8, 24]))[:6]
 
 
-def _base(hearing: Hearing, reading: Reading) -> float | None:
-    asked = [one for one in hearing.asked if one.probe.name in ("plain", "longer")]
+def _base(hearing: Hearing, reading: Reading, changes: Changes) -> float | None:
+    """The base that fits best beside these changes, None where none does."""
+    one = hearing.asked[0]
 
     def worst(power: float) -> float:
         turn = replace(reading.turn or Turn(), base=10**power)
-        errors = [0.0]
-        for one in asked:
-            problem = replace(one.probe.problem, turn=turn)
-            errors.append(min(misfit(one.answer.out, lines.ROTARY.run(problem, {})), 10.0))
-        return sum(errors)
+        work = computed(lines.ROTARY, replace(one.probe.problem, turn=turn), changes)
+        return 10.0 if work is None else misfit(one.answer.out, work)
 
-    powers = [at / 20 for at in range(2, 180)]
-    at, width = min(powers, key=worst), 0.05
-    for _ in range(40):  # by thirds
+    powers = [at / 10 for at in range(2, 90)]
+    at, width = min(powers, key=worst), 0.1
+    if worst(at) > 0.3:
+        return None
+    for _ in range(45):  # by thirds
         at = min((at, at - width / 3, at + width / 3), key=worst)
         width *= 0.75
     return 10**at if worst(at) < 1e-3 else None
-
-
-def _round(base: float) -> float:
-    return float(f"{base:.3g}")
 
 
 ROTARIES = Rotaries()

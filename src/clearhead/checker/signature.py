@@ -100,7 +100,7 @@ def kind_of(about: About) -> str | None:
         return "rotary"
     if sum(role in found for role in QKV) >= 2:
         return "sdp"
-    if "mask" in name and not {"q", "x"} & set(found):
+    if "mask" in name and not ({"q"} if name.endswith("mask") else {"q", "x"}) & set(found):
         return "mask"
     if "weights" in found and len(tensors) == 1:
         return "entropy"

@@ -66,6 +66,8 @@ def _both_sides(by: int = 0) -> Changes:
 
 
 def _either(work: Work) -> None:
+    if work.p.window is None:
+        raise LookupError("there is no window")
     work.sees = work.past | work.near
 
 
