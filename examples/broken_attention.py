@@ -26,9 +26,7 @@ def multi_head_attention(
     """n_heads heads side by side. x is (T, d_model); mask is (T, T), 1 = may look."""
     T, d_model = x.shape
     d_head = d_model // n_heads
-    q, k, v = (
-        joined.view(n_heads, T, d_head) for joined in (x @ W_Q, x @ W_K, x @ W_V)
-    )
+    q, k, v = (joined.view(n_heads, T, d_head) for joined in (x @ W_Q, x @ W_K, x @ W_V))
     scores = q @ k.transpose(-2, -1) / math.sqrt(d_head)
     weights = scores.masked_fill(mask == 0, -math.inf).softmax(dim=-1)
     return (weights @ v).transpose(0, 1).reshape(T, d_model) @ W_O

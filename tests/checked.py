@@ -114,7 +114,9 @@ def empty_rows_are(value, attention):
     def attend(q, k, v, mask=None):
         """q, k and v are (B, H, T, D)."""
         out, weights = attention(q, k, v, mask)
-        nothing = ~torch.as_tensor(mask).expand(weights.shape).any(dim=-1) if mask is not None else None
+        nothing = (
+            ~torch.as_tensor(mask).expand(weights.shape).any(dim=-1) if mask is not None else None
+        )
         if nothing is not None:
             out = out.masked_fill(nothing[..., None], value)
         return out

@@ -26,7 +26,9 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         help="file.py, file.py:name, package.module:name; a folder or several files: a row each",
     )  # fmt: skip
     parser.add_argument("--against", metavar="TARGET", help="a second one: where do they differ?")
-    parser.add_argument("--mask", metavar="FILE", help="instead, say what a mask in a .pt file does")
+    parser.add_argument(
+        "--mask", metavar="FILE", help="instead, say what a mask in a .pt file does"
+    )
     told = parser.add_argument_group("what it should do, where its arguments do not say it")
     told.add_argument("--kind", metavar="KIND", help="sdp, teach, module, entropy, rotary or mask")
     told.add_argument("--layout", metavar="AXES", help="BHTD, BTHD, HTD, BTD, TD; of x: BTM, TM")
@@ -52,7 +54,9 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         help="for a parameter whose name says nothing",
     )  # fmt: skip
     told.add_argument("--strict", action="store_true", help="cautions count as mistakes")
-    parser.add_argument("--limit", type=float, metavar="S", help="seconds for each call (default 10)")
+    parser.add_argument(
+        "--limit", type=float, metavar="S", help="seconds for each call (default 10)"
+    )
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--json", action="store_true", help="print everything as JSON")
     shown.add_argument("--csv", action="store_true", help="print a row a file as CSV")
@@ -171,7 +175,7 @@ def _against(arguments: argparse.Namespace) -> int:
 
 
 def _mask(arguments: argparse.Namespace) -> int:
-    from clearhead.checker.functions import diagnose_mask
+    from clearhead.checker.given_mask import diagnose_mask
     from clearhead.checker.stored import read_mask
 
     if arguments.target or arguments.against:

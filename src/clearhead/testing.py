@@ -1,9 +1,9 @@
 """Attention in one's own test-suite: `assert_attention`.
 
-    from clearhead.testing import assert_attention
+from clearhead.testing import assert_attention
 
-    def test_my_attention():
-        assert_attention(my_attention, causal=True)
+def test_my_attention():
+    assert_attention(my_attention, causal=True)
 """
 
 from collections.abc import Callable

@@ -160,8 +160,8 @@ def documented(compiled: Any) -> Iterator[Parameter]:
     assert isinstance(call, ast.FunctionDef)
     names = call.args.args
     defaults = [None] * (len(names) - len(call.args.defaults)) + list(call.args.defaults)
-    for one, default in [*zip(names, defaults, strict=True),
-                         *zip(call.args.kwonlyargs, call.args.kw_defaults, strict=True)]:  # fmt: skip
+    alone = zip(call.args.kwonlyargs, call.args.kw_defaults, strict=True)
+    for one, default in [*zip(names, defaults, strict=True), *alone]:
         with suppress(ValueError):
             value = None if default is None else plain(ast.literal_eval(default))
             yield Parameter(one.arg, "positional" if one in names else "keyword", default is None,

@@ -19,12 +19,53 @@ SIZES: Mapping[str, Any] = {
     "vocabsize": 64, "nlayers": 2, "nlayer": 2, "layeridx": 0, "numhiddenlayers": 2,
     "qkvbias": False, "bias": False, "attentionbias": False,
 }  # fmt: skip
-CONFIG = (
-    "d_model n_embd hidden_size dim embed_dim n_heads n_head num_heads num_attention_heads heads "
-    "n_kv_heads num_key_value_heads n_kv_head head_dim d_head block_size max_seq_len max_len "
-    "context_length max_position_embeddings dropout attn_pdrop resid_pdrop attention_dropout "
-    "bias attention_bias qkv_bias vocab_size n_layer n_layers seq_len n_ctx emb_dim d_k "
-    "embd_pdrop attn_dropout resid_dropout drop_rate num_layers max_context dropout_p"
+CONFIG = [
+    "d_model",
+    "n_embd",
+    "hidden_size",
+    "dim",
+    "embed_dim",
+    "n_heads",
+    "n_head",
+    "num_heads",
+    "num_attention_heads",
+    "heads",
+    "n_kv_heads",
+    "num_key_value_heads",
+    "n_kv_head",
+    "head_dim",
+    "d_head",
+    "block_size",
+    "max_seq_len",
+    "max_len",
+    "context_length",
+    "max_position_embeddings",
+    "dropout",
+    "attn_pdrop",
+    "resid_pdrop",
+    "attention_dropout",
+    "bias",
+    "attention_bias",
+    "qkv_bias",
+    "vocab_size",
+    "n_layer",
+    "n_layers",
+    "seq_len",
+    "n_ctx",
+    "emb_dim",
+    "d_k",
+    "embd_pdrop",
+    "attn_dropout",
+    "resid_dropout",
+    "drop_rate",
+    "num_layers",
+    "max_context",
+    "dropout_p",
+]
+
+WIDTHS = (
+    "din dout dinner embdim c nembd width dimension dim emb dimmodel embedsize embsize modelsize "
+    "nfeatures inputdim outputdim features channels nembed indim outdim infeatures d"
 ).split()
 
 
@@ -65,9 +106,7 @@ def _value(name: str, told: Told) -> Any:
         return DROPOUT
     if plain(name) in SIZES:
         return SIZES[plain(name)]
-    if plain(name) in ("din", "dout", "dinner", "embdim", "c", "nembd", "width", "dimension",
-                       "dim", "emb", "dimmodel", "embedsize", "embsize", "modelsize", "dimension", "nfeatures",
-                       "inputdim", "outputdim", "features", "channels", "nembed", "indim", "outdim", "infeatures", "d"):  # fmt: skip
+    if plain(name) in WIDTHS:
         return M
     return {
         "d_model": M, "x": M, "n_heads": heads, "n_kv": told.n_kv or G, "d_head": M // heads,

@@ -1,6 +1,6 @@
 """`check`: is this attention right, and if not, what exactly is wrong with it?
 
-    target -> Local, or Hosted in a process of its own -> diagnose -> Diagnosis
+target -> Local, or Hosted in a process of its own -> diagnose -> Diagnosis
 """
 
 import re
@@ -17,14 +17,15 @@ from torch import nn
 from clearhead.checker import building
 from clearhead.checker.about import About, about
 from clearhead.checker.calls import Failure, Local, Subject, stand_in
-from clearhead.checker.diagnosing import diagnose, words_of
+from clearhead.checker.diagnosing import diagnose
 from clearhead.checker.diagnosis import Diagnosis
 from clearhead.checker.host import split
 from clearhead.checker.hosting import Hosted, NotLoaded
 from clearhead.checker.manners import LAYOUTS
-from clearhead.checker.signature import KINDS, kind_of
 from clearhead.checker.peers import Comparison, compare
+from clearhead.checker.placing import words_of
 from clearhead.checker.problem import Turn
+from clearhead.checker.signature import KINDS, kind_of
 from clearhead.checker.told import Told
 
 ALIGNS = {"bottom-right": "end", "top-left": "start"}
@@ -63,7 +64,7 @@ def check(
     What it should do, where its arguments do not say it:
 
     causal           whether no query may see the future
-    mask             what its mask means: "attend" (True may look), "hide" (True may not), "additive"
+    mask             what a mask means: "attend" (True may look), "hide" (True may not), "additive"
     align            with more keys than queries: "bottom-right" or "top-left"
     window, softcap  W keys, the query's own included; the cap of scores
     scale, alibi     another scale than 1/sqrt(d_head); the usual slopes
@@ -80,7 +81,7 @@ def check(
     Raises ValueError for what cannot be meant. What cannot be loaded or called is no error: the
     verdict is "untried", and `trouble` says why.
     """
-    told = _told(
+    told = told_of(
         kind=kind, layout=layout, causal=causal, mask=mask, align=align, window=window,
         softcap=softcap, scale=scale, alibi=alibi, rotary=rotary, rotary_base=rotary_base,
         heads=heads, kv_heads=kv_heads, values=values, strict=strict,
@@ -143,7 +144,7 @@ def opened(
         yield Local(_built(target, told) if isinstance(target, type) else target)
 
 
-def _told(rotary: str | None, rotary_base: float, heads: int | None, kv_heads: int | None,
+def told_of(rotary: str | None, rotary_base: float, heads: int | None, kv_heads: int | None,
           values: Mapping[str, Any] | None, **rest: Any) -> Told:  # fmt: skip
     known = {
         "kind": KINDS, "mask": MASKS, "align": tuple(ALIGNS),
@@ -163,9 +164,6 @@ def _told(rotary: str | None, rotary_base: float, heads: int | None, kv_heads: i
     rest["align"] = ALIGNS.get(rest["align"] or "")
     turn = None if rotary is None else Turn(rotary, rotary_base)
     return Told(turn=turn, n_heads=heads, n_kv=kv_heads, values=values or {}, **rest)
-
-
-told_of = _told
 
 
 # What is meant ----------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """How this attention does what others do otherwise: the table of a report."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from clearhead.checker.diagnosis import Convention
 from clearhead.checker.matching import Explanation
@@ -77,9 +77,10 @@ def _state(family: str, families: set[str]) -> str:
     return "mistake" if family in families else "right"
 
 
-def _scale(made: dict[str, object], own: float | None) -> str:
+def _scale(made: Mapping[str, object], own: float | None) -> str:
     words = {
-        "scale-missing": "none", "scale-model-width": "1/sqrt(d_model)", "scale-no-root": "1/d_head",
+        "scale-missing": "none", "scale-model-width": "1/sqrt(d_model)",
+        "scale-no-root": "1/d_head",
         "scale-multiplied": "sqrt(d_head)", "scale-one-side": "1/d_head^(1/4)",
         "scale-after-softmax": "1/sqrt(d_head), after the softmax",
         "scale-by-length": "1/sqrt(length)", "scale-by-heads": "1/sqrt(heads)",
@@ -88,7 +89,7 @@ def _scale(made: dict[str, object], own: float | None) -> str:
     return found[0] if found else "1/sqrt(d_head)" if own is None else f"{own:g}, as told"
 
 
-def _causal(explanation: Explanation, takes: set[str], made: dict[str, object]) -> Convention:
+def _causal(explanation: Explanation, takes: set[str], made: Mapping[str, object]) -> Convention:
     reading = explanation.reading
     if reading.causal:
         if "mask-missing" in made:
@@ -96,8 +97,8 @@ def _causal(explanation: Explanation, takes: set[str], made: dict[str, object]) 
         state = "mistake" if any(name.startswith("mask") for name in made) else "right"
         return Convention("causal", "always: it makes its own mask", state)
     if "causal" in takes:
-        return Convention("causal", "when the flag is set",
-                          "mistake" if any(n.startswith("mask") for n in made) else "right")  # fmt: skip
+        wrong = any(name.startswith("mask") for name in made)
+        return Convention("causal", "when the flag is set", "mistake" if wrong else "right")
     if {"mask", "bias"} & takes:
         return Convention("causal", "as the mask says")
     return Convention("causal", "no: every query sees every key", "right")

@@ -8,10 +8,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from clearhead.checker.axes import Unanswerable
 from clearhead.checker.calls import Subject
 from clearhead.checker.diagnosis import Found
 from clearhead.checker.line import Mistake
-from clearhead.checker.manners import Unanswerable
 from clearhead.checker.matching import Explanation, computed, misfit
 from clearhead.checker.mistakes import REPORTS
 from clearhead.checker.mistakes.effects import BY_NAME
@@ -50,7 +50,7 @@ def _randomness(attempt: Attempt) -> Iterator[Found]:
                  "two calls with the same input gave different answers")  # fmt: skip
     elif attempt.weights_random:
         yield of(BY_NAME["dropout-on-weights"],
-                 "two calls with the same input returned the same output and different weights")  # fmt: skip
+                 "two calls with the same input gave one output and different weights")  # fmt: skip
     elif attempt.moved:
         yield of(BY_NAME["random-state"],
                  "torch's, numpy's or random's state was another one after the call")  # fmt: skip
@@ -60,7 +60,7 @@ def _inputs(attempt: Attempt) -> Iterator[Found]:
     if attempt.changed:
         names = [_argument(attempt, key) for key in attempt.changed]
         yield of(BY_NAME["inputs-changed"],
-                 f"{', '.join(names)} held other numbers after the call", ", ".join(names))  # fmt: skip
+                 f"{', '.join(names)} held other numbers afterwards", ", ".join(names))  # fmt: skip
 
 
 def _argument(attempt: Attempt, key: str) -> str:
@@ -173,7 +173,8 @@ def _gradients(subject: Subject, attempt: Attempt, explanation: Explanation) -> 
         return
     if reply.failure is not None or not reply.gradients:
         return
-    ours = {name: each for name, each in zip(leaves, wanted, strict=True) if each is not None}
+    pairs: list[tuple[str, Tensor | None]] = list(zip(leaves, wanted, strict=True))
+    ours = {name: each for name, each in pairs if each is not None}
     stopped, wrong = [], []
     for name, role in _keys(attempt):
         want = ours.get(role)

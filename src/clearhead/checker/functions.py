@@ -11,12 +11,12 @@ from itertools import combinations
 
 import torch
 
+from clearhead.checker.axes import Answer, Unanswerable
 from clearhead.checker.calls import Failure, Subject
 from clearhead.checker.crafts import Craft, Hearing, made_names
 from clearhead.checker.diagnosis import Diagnosis, Example, Found, Tried
 from clearhead.checker.effects import HALF, of
 from clearhead.checker.line import Line
-from clearhead.checker.manners import Answer, Unanswerable
 from clearhead.checker.matching import (
     ROUGH,
     Asked,

@@ -151,6 +151,7 @@ class Host:
 
     def take(self, name: str, keywords: dict[str, Any]) -> About:
         """Find a name, build it where it is a class or makes a module, and keep it for calls."""
+        value: Any
         name, value = self.find(name)
         made = {key: stand_in(each) for key, each in keywords.items()}
         if inspect.isclass(value):

@@ -4,15 +4,15 @@ A `Manner` turns a `Problem` into a `Request` and a `Reply` into an `Answer` of 
 of different axes differ in every problem, so that an axis of an answer is known by its size.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from itertools import permutations
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from clearhead.checker.about import About, Parameter
+from clearhead.checker.axes import Answer, Unanswerable, letters, named, orders, ours
 from clearhead.checker.calls import Reply, Request, Stub
 from clearhead.checker.problem import Problem, Projections, Turn
 from clearhead.checker.projections import Places
@@ -23,25 +23,14 @@ LAYOUTS = {"sdp": ("BHTD", "BTHD", "HTD", "BTD", "TD", "THD"), "teach": ("TM", "
 NOTHING = frozenset[str]()
 
 
-class Unanswerable(Exception):
-    """This manner has no way to ask that, or to read what came."""
-
-
-@dataclass(frozen=True, eq=False)
-class Answer:
-    """out (B, H, T, Dv) or (B, T, O), and weights (B, H, T, S), (B, T, S) or None; float64."""
-
-    out: Tensor
-    weights: Tensor | None = None
-
-
 @dataclass(frozen=True, eq=False)
 class Manner:
     """One way of calling.
 
     mask     what a mask is made of: "attend" and "hide" (bool), "ones" (0 and 1 in floats),
              "additive" (0 and -inf), "lowest" (0 and the lowest number)
-    axes     of a mask: 2 for (T, S) where one is enough for the batch, 3 for (B, T, S), 4 for (B, 1, T, S), 1 for (B, S)
+    axes     of a mask: 2 for (T, S) where one is enough for the batch, 3 for (B, T, S), 4 for
+             (B, 1, T, S), 1 for (B, S)
     table    a table of cosines: "halves" and "interleaved" of width D, "half" of D/2
     turned   weights are handed over as (out, in), as nn.Linear has them
     square   of one head they are (M, M)
@@ -68,9 +57,7 @@ class Manner:
 
     # Asking -----------------------------------------------------------------------------------
 
-    def request(
-        self, problem: Problem, hands: frozenset[str] = NOTHING, **rest: Any
-    ) -> Request:
+    def request(self, problem: Problem, hands: frozenset[str] = NOTHING, **rest: Any) -> Request:
         """The call that asks this; `hands` names what is handed over as an argument."""
         positional: list[Any] = []
         keywords: dict[str, Any] = {}
@@ -98,9 +85,7 @@ class Manner:
         parameters = None
         if self.places is not None and problem.W is not None:
             parameters = self.places.filled(problem)
-        return Request(
-            tuple(positional), keywords, numpy=self.numpy, parameters=parameters, **rest
-        )
+        return Request(tuple(positional), keywords, numpy=self.numpy, parameters=parameters, **rest)
 
     def words(self, problem: Problem, hands: frozenset[str]) -> str:
         """The call as somebody would write it: f(q, k, v, is_causal=True)."""
@@ -108,7 +93,10 @@ class Manner:
         names = [p.name for p in self.about.parameters if p.kind != "var"]
         known = {name: role for role, name in roles(self.about.parameters).items()}
         said = []
-        for name, value in [*zip(names, request.arguments, strict=False), *request.keywords.items()]:
+        for name, value in [
+            *zip(names, request.arguments, strict=False),
+            *request.keywords.items(),
+        ]:
             short = known.get(name, name) if isinstance(value, Tensor) else repr(value)
             short = "a module" if isinstance(value, Stub) else short
             said.append(short if name not in request.keywords else f"{name}={short}")
@@ -117,7 +105,7 @@ class Manner:
     def _value(
         self, role: str | None, parameter: Parameter, problem: Problem, hands: frozenset[str]
     ) -> Any:
-        B, T, S = problem.sizes
+        _, T, S = problem.sizes
         required, p = parameter.required, problem
         if role in ("q", "k", "v"):
             source = getattr(p, role)
@@ -192,8 +180,9 @@ class Manner:
     def _weight(self, role: str, W: Projections) -> Tensor:
         if role == "W_O" and W.o is None:
             raise Unanswerable("no W_O here")
-        parts = {"W_Q": [W.q], "W_K": [W.k], "W_V": [W.v], "W_O": [W.o], "W_QKV": [W.q, W.k, W.v]}
-        joined = torch.cat([part for part in parts[role] if part is not None], dim=1)
+        alone = {"W_Q": W.q, "W_K": W.k, "W_V": W.v, "W_O": W.o}
+        whole = [W.q, W.k, W.v] if role == "W_QKV" else [alone[role]]
+        joined = torch.cat([part for part in whole if part is not None], dim=1)
         return (joined.mT if self.turned else joined).contiguous().float()
 
     def _mask(
@@ -254,14 +243,14 @@ class Manner:
     def learn(self, reply: Reply, problem: Problem) -> "Manner":
         """This manner with what a first answer shows of the order of things in it."""
         tensors = reply.answers[0]
-        sizes = _sizes(problem)
+        sizes = letters(problem)
         wanted = "BHTV" if problem.x is None else "BTO"
-        found = [(at, order) for at, t in enumerate(tensors) for order in _orders(t, wanted, sizes)]
+        found = [(at, order) for at, t in enumerate(tensors) for order in orders(t, wanted, sizes)]
         if not found:
             seen = ", ".join(str(list(t.shape)) for t in tensors)
             raise Unanswerable(
                 f"the answer has no tensor of the output's sizes: got {seen}, and "
-                f"{_named(wanted, sizes)} were asked for"
+                f"{named(wanted, sizes)} were asked for"
             )
         same = self.layout.replace("D", "V")
         place, order = next((f for f in found if f[1] == same), found[0])
@@ -270,7 +259,7 @@ class Manner:
             for at, t in enumerate(tensors)
             if at != place
             for axes in ("BHTS", "BTS", "HTS", "TS")
-            for order in _orders(t, axes, sizes)
+            for order in orders(t, axes, sizes)
         ]
         weights_place, weights_order = maps[0] if maps else (None, "")
         return replace(
@@ -280,14 +269,14 @@ class Manner:
 
     def read(self, reply: Reply, problem: Problem, call: int = 0) -> Answer:
         """The answer in our own axes. Unanswerable if it has other sizes than it should."""
-        tensors, sizes = reply.answers[call], _sizes(problem)
+        tensors, sizes = reply.answers[call], letters(problem)
         if self.place >= len(tensors):
             raise Unanswerable("the answer has fewer tensors than before")
-        out = _ours(tensors[self.place], self.order, "BHTV" if problem.x is None else "BTO", sizes)
+        out = ours(tensors[self.place], self.order, "BHTV" if problem.x is None else "BTO", sizes)
         weights = None
         if self.weights_place is not None and self.weights_place < len(tensors):
             axes = "BHTS" if "H" in self.weights_order or self.H == 1 else "BTS"
-            weights = _ours(tensors[self.weights_place], self.weights_order, axes, sizes)
+            weights = ours(tensors[self.weights_place], self.weights_order, axes, sizes)
         return Answer(out, weights)
 
     def theirs(self, ours: Tensor) -> Tensor:
@@ -320,51 +309,3 @@ def formed(sees: Tensor, form: str) -> Tensor:
         return sees.float().contiguous()
     low = -torch.inf if form == "additive" else torch.finfo(torch.float32).min
     return torch.zeros(sees.shape).masked_fill(~sees, low)
-
-
-def _sizes(problem: Problem) -> dict[str, int]:
-    B, T, S = problem.sizes
-    sizes = {"B": B, "T": T, "S": S, "H": problem.H}
-    if problem.x is not None:
-        assert problem.W is not None
-        W = problem.W
-        wide = W.v.shape[1] // problem.G * problem.H if W.o is None else W.o.shape[1]
-        return {**sizes, "O": wide}
-    assert problem.v is not None
-    return {**sizes, "V": problem.v.shape[-1], "W": problem.H * problem.v.shape[-1]}
-
-
-def _named(axes: str, sizes: Mapping[str, int]) -> str:
-    return "(" + ", ".join(f"{letter} = {sizes[letter]}" for letter in axes) + ")"
-
-
-def _orders(tensor: Tensor, axes: str, sizes: Mapping[str, int]) -> Iterable[str]:
-    """Orders of these axes that the tensor can have; axes of size 1 may be missing."""
-    have = tuple(tensor.shape)
-    must = [letter for letter in axes if sizes[letter] != 1]
-    free = [letter for letter in axes if sizes[letter] == 1]
-    for letters in (axes, *(("".join(must),) if free else ())):
-        for order in permutations(letters):
-            text = "".join(order)
-            if "T" in text and "S" in text and text.index("T") > text.index("S"):
-                continue  # of two axes alike the first is that of the queries
-            if tuple(sizes[letter] for letter in order) == have:
-                yield text
-    if axes == "BHTV" and sizes["H"] > 1:
-        for text in ("BTW", "TW"):
-            if tuple(sizes[letter] for letter in text) == have and (sizes["B"] == 1 or "B" in text):
-                yield text
-
-
-def _ours(tensor: Tensor, order: str, axes: str, sizes: Mapping[str, int]) -> Tensor:
-    if tuple(tensor.shape) != tuple(sizes[letter] for letter in order):
-        raise Unanswerable(
-            f"the answer is {list(tensor.shape)} where {_named(order, sizes)} was due"
-        )
-    if "W" in order:
-        T, H = sizes["T"], sizes["H"]
-        return tensor.double().reshape(sizes["B"], T, H, -1).transpose(1, 2)
-    for letter in axes:
-        if letter not in order:
-            tensor, order = tensor[None], letter + order
-    return tensor.permute([order.index(letter) for letter in axes]).double()

@@ -12,8 +12,8 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
+from clearhead.checker.axes import Answer
 from clearhead.checker.line import Changes, Line, Mistake, Work
-from clearhead.checker.manners import Answer
 from clearhead.checker.probes import Probe
 from clearhead.checker.told import Reading
 
@@ -186,15 +186,13 @@ def doubles(
 def nearest(
     readings: Sequence[Reading], line: Line, asked: Sequence[Asked], mistakes: Iterable[Mistake]
 ) -> list[tuple[float, Explanation]]:
-    """The explanations that come nearest, by the share of probes that they miss, then by how far."""
+    """The explanations that come nearest: by how many probes they miss, then by how far."""
     made = made_by(mistakes)
     ranked = []
     for reading in readings:
         for explanation in (Explanation(reading), *(Explanation(reading, (m,)) for m in made)):
             errors = [off(explanation, line, one) for one in asked]
-            missed = sum(
-                error > one.probe.close for error, one in zip(errors, asked, strict=True)
-            )
+            missed = sum(error > one.probe.close for error, one in zip(errors, asked, strict=True))
             size = sum(min(error, 10.0) for error in errors) / max(len(errors), 1)
             ranked.append((missed + min(size, 10.0) / 20, explanation))
     return sorted(ranked, key=lambda pair: pair[0])

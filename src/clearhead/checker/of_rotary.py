@@ -9,6 +9,7 @@ from torch import Tensor
 
 from clearhead.checker import lines
 from clearhead.checker.about import About, Parameter
+from clearhead.checker.axes import Unanswerable
 from clearhead.checker.calls import Reply, Request, Subject
 from clearhead.checker.crafts import (
     Craft,
@@ -22,7 +23,7 @@ from clearhead.checker.crafts import (
 from clearhead.checker.diagnosis import Convention, Found
 from clearhead.checker.line import Changes
 from clearhead.checker.lines import ROTARY, Rotation
-from clearhead.checker.manners import LEFT_OUT, Unanswerable
+from clearhead.checker.manners import LEFT_OUT
 from clearhead.checker.matching import Explanation, Made, computed, made_by, misfit
 from clearhead.checker.mistakes import rotaries
 from clearhead.checker.probes import Probe

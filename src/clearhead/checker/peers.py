@@ -9,17 +9,19 @@ from typing import Any
 from torch import Tensor
 
 from clearhead.checker import small
+from clearhead.checker.axes import Unanswerable
 from clearhead.checker.calls import Subject
-from clearhead.checker.diagnosing import ATTENTIVE, placed
+from clearhead.checker.diagnosing import ATTENTIVE
 from clearhead.checker.diagnosis import Diagnosis, Example
-from clearhead.checker.manners import Manner, Unanswerable
+from clearhead.checker.line import Work
+from clearhead.checker.manners import Manner
 from clearhead.checker.matching import Explanation, misfit
-from clearhead.checker.probes import Probe, probes
+from clearhead.checker.placing import placed
+from clearhead.checker.probes import probes
 from clearhead.checker.problem import Problem
 from clearhead.checker.signature import kind_of, roles
 from clearhead.checker.steps import ATTENTION as LINE
 from clearhead.checker.steps import merge, output, project, split
-from clearhead.checker.line import Work
 from clearhead.checker.told import Told
 from clearhead.checker.trying import Attempt
 
@@ -40,7 +42,7 @@ class Met:
 
     @property
     def outcome(self) -> str:
-        """"same" to the bit, "rounding", "differ" or "refused"."""
+        """ "same" to the bit, "rounding", "differ" or "refused"."""
         if self.apart is None:
             return "refused"
         if self.apart == 0:
@@ -88,17 +90,15 @@ def compare(a: Subject, b: Subject, told: Told) -> Comparison:
         if kind not in ATTENTIVE:
             return Comparison(*names, trouble=f"{name} is no attention (f(q, k, v), f(x, W_Q, W_K, "
                               f"W_V) or a module) but {kind or 'something else'}")  # fmt: skip
-    found = [placed(each, kind, told) for each, kind in zip((a, b), kinds, strict=True)]
-    for subject, kind, one in zip((a, b), kinds, found, strict=True):
-        if isinstance(one, Diagnosis):
-            return Comparison(*names, trouble=f"{subject.about.name}: {one.trouble}")
-    sides = [
-        _Side(subject, *ways[0])
-        for subject, ways in zip((a, b), found, strict=True)
-        if not isinstance(ways, Diagnosis)
-    ]
-    met = tuple(_meetings(*sides, told))
-    return Comparison(*names, met, _example(*sides, met, told))
+    sides = []
+    for subject, kind in zip((a, b), kinds, strict=True):
+        ways = placed(subject, kind, told)
+        if isinstance(ways, Diagnosis):
+            return Comparison(*names, trouble=f"{subject.about.name}: {ways.trouble}")
+        sides.append(_Side(subject, *ways[0]))
+    one, other = sides
+    met = tuple(_meetings(one, other, told))
+    return Comparison(*names, met, _example(one, other, met, told))
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,9 +123,8 @@ class _Side:
         if problem.x is not None and not self.projects:
             asked = _split(problem)
         for hand in hands - {"padding"}:
-            if hand not in roles(self.manner.about.parameters) and not (
-                hand == "mask" and {"bias", "hidden", "keep"} & set(roles(self.manner.about.parameters))
-            ):
+            takes = set(roles(self.manner.about.parameters))
+            if not takes & ({"mask", "bias", "hidden", "keep"} if hand == "mask" else {hand}):
                 raise Unanswerable(f"{self.manner.about.name} takes no {hand}")
         reply = self.subject.call(self.manner.request(asked, hands))
         if reply.failure is not None:

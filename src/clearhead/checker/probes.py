@@ -59,8 +59,8 @@ def probes(manner: Manner, told: Told) -> Iterator[Probe]:
 
 def length(told: Told) -> int:
     """Tokens enough for a window to hide something, and no size of another axis."""
-    return next(T for T in (5, 7, 9, 10, 11, *range(13, 999)) if T >= (told.window or 0) + 3
-                or told.window is None)  # fmt: skip
+    least = 5 if told.window is None else told.window + 3
+    return next((T for T in (5, 7, 9, 10, 11) if least <= T), max(13, least))
 
 
 def problem_for(manner: Manner, seed: int = 0, size: float = 1.0, T: int = 5) -> Problem:
@@ -122,14 +122,22 @@ def _longer(manner: Manner, told: Told, takes: set[str], masks: bool) -> Iterato
     if "cos" in takes:
         return  # one table, of as many positions as there are queries
     must = needed(manner, manner.H)
-    long = heads(B=B, H=manner.H, G=manner.G, T=3, S=7 if told.window is None else length(told) + 4, D=8,
-                 seed=3).but(**must)
+    long = heads(
+        B=B,
+        H=manner.H,
+        G=manner.G,
+        T=3,
+        S=7 if told.window is None else length(told) + 4,
+        D=8,
+        seed=3,
+    ).but(**must)
     yield Probe("more keys than queries", long, why="as in decoding with a cache")
     if "causal" in takes:
         yield Probe("causal, more keys", long.but(causal=True), frozenset({"causal"}),
                     "where the causal mask begins with a cache")  # fmt: skip
     if masks:
-        yield Probe("mask, more keys", long.but(mask=some_mask(3, long.sizes[2])), frozenset({"mask"}),
+        sees = some_mask(3, long.sizes[2])
+        yield Probe("mask, more keys", long.but(mask=sees), frozenset({"mask"}),
                     "a mask (T, S) that is not square")  # fmt: skip
     wide = heads(B=B, H=manner.H, G=manner.H, T=5, D=8, Dv=6, seed=4).but(**must)
     yield Probe("values of another size", wide, why="D_v is not D")

@@ -120,9 +120,7 @@ def embeddings(
     shifts: tuple[Tensor, ...] | None = None
     if biases:
         tail = (M,) if output else ()
-        shifts = tuple(
-            normal(n, seed=at + 5 + i, size=0.3) for i, n in enumerate((*widths, *tail))
-        )
+        shifts = tuple(normal(n, seed=at + 5 + i, size=0.3) for i, n in enumerate((*widths, *tail)))
     o = normal(H * Dv, M, seed=at + 4, size=(H * Dv) ** -0.5) if output else None
     return Problem(
         x=normal(B, T, M, seed=at + 3), W=Projections(W[0], W[1], W[2], o, shifts), H=H, G=G

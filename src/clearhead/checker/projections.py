@@ -93,13 +93,13 @@ class Places:
 
     def _stacked(self, matrix: Tensor, place: Place) -> Tensor:
         if place.parts == ("o",):
-            return matrix.unflatten(0, (self.H, -1))
+            return matrix.reshape(self.H, -1, matrix.shape[1])
         heads = self.H if place.parts == ("q",) else self.G
-        return matrix.unflatten(1, (heads, -1)).permute(1, 0, 2)
+        return matrix.reshape(matrix.shape[0], heads, -1).permute(1, 0, 2)
 
     def _joined(self, blocks: list[Tensor]) -> Tensor:
         if self.by_head and len(blocks) == 3:
-            cut = [block.unflatten(1, (self.H, -1)) for block in blocks]
+            cut = [block.reshape(block.shape[0], self.H, -1) for block in blocks]
             return torch.cat(cut, dim=2).flatten(1)
         return torch.cat(blocks, dim=1)
 
@@ -165,7 +165,9 @@ def _per_head(known: list[tuple[Own, str, int | None]]) -> int | None:
 
 
 def _stacked_heads(known: list[tuple[Own, str, int | None]]) -> int | None:
-    return next((own.shape[0] for own, part, _ in known if part == "q" and len(own.shape) == 3), None)
+    return next(
+        (own.shape[0] for own, part, _ in known if part == "q" and len(own.shape) == 3), None
+    )
 
 
 def _setting(about: About, role: str) -> int | None:

@@ -14,7 +14,8 @@ NAMES: Mapping[str, str] = MappingProxyType({
     "q": "q query queries querystates xq querylayer qs qq",
     "k": "k key keys keystates xk keylayer ks kk cachek kcache keycache",
     "v": "v value values valuestates xv valuelayer vs vv cachev vcache valuecache",
-    "x": "x xs hiddenstates hidden inputs input inp emb embs embedding embeddings seq sequence h src",
+    "x": "x xs hiddenstates hidden inputs input inp emb embs embedding embeddings seq sequence h"
+    " src",
     "W_Q": "wq wquery qproj qweight weightq wqs querieweight queryweight qw",
     "W_K": "wk wkey kproj kweight weightk wks keyweight kw",
     "W_V": "wv wvalue vproj vweight weightv wvs valueweight vw",
@@ -23,7 +24,8 @@ NAMES: Mapping[str, str] = MappingProxyType({
     "n_heads": "nheads numheads nhead heads numattentionheads headcount numberofheads",
     "n_kv": "nkvheads numkvheads kvheads nkv numkeyvalueheads nkvhead nkeyheads ngroups kvnumheads",
     "mask": "mask attnmask attentionmask causalmask allowed visible masked hide futuremask",
-    "hidden": "keypaddingmask paddingmask padmask blocked ismasked maskedpositions srckeypaddingmask",
+    "hidden": "keypaddingmask paddingmask padmask blocked ismasked maskedpositions"
+    " srckeypaddingmask",
     "keep": "keymask validmask",
     "bias": "bias attnbias attentionbias additivemask maskbias",
     "causal": "iscausal causal usecausalmask causalattention applycausal usemask maskfuture",
@@ -41,7 +43,8 @@ NAMES: Mapping[str, str] = MappingProxyType({
     "more": "s tk nkeys keylen kvlen srclen klen",
     "dropout": "dropout dropoutp attndropout pdrop dropoutrate dropoutprob attentiondropout",
     "training": "training train istraining",
-    "told": "needweights returnweights returnattn outputattentions returnattention returnattnweights"
+    "told": "needweights returnweights returnattn outputattentions returnattention"
+    " returnattnweights"
     " returnprobs returnmap",
     "average": "averageattnweights",
     "gqa": "enablegqa gqa",
@@ -113,7 +116,8 @@ def kind_of(about: About) -> str | None:
 LETTERS = {
     "B": "b batch bs bsz nbatch batchsize n batches",
     "H": "h heads nheads nhead numheads nh head hq",
-    "T": "t tq s l tokens seq seqlen sequence length time q len i ntokens seqlength tgtlen targetlen"
+    "T": "t tq s l tokens seq seqlen sequence length time q len i ntokens seqlength tgtlen"
+    " targetlen"
     " positions qlen m",
     "D": "d dim hd dhead headdim dk hs e headsize dv c dmodel headdimension features",
 }

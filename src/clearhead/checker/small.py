@@ -6,9 +6,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from clearhead.checker.axes import Unanswerable
 from clearhead.checker.calls import Subject
 from clearhead.checker.diagnosis import Example
-from clearhead.checker.manners import Manner, Unanswerable
+from clearhead.checker.manners import Manner
 from clearhead.checker.matching import Explanation, misfit, off
 from clearhead.checker.probes import Probe, problem_for
 from clearhead.checker.problem import Problem, heads
@@ -22,14 +23,12 @@ SIZES = [(T, D, H) for H in (1, 2) for T in (1, 2, 3, 4) for D in (1, 2, 4)]
 def smallest(subject: Subject, attempt: Attempt, explanation: Explanation) -> Example | None:
     """Tried from one token upwards; None where only larger inputs fail, or none that is small."""
     plain = Explanation(explanation.reading)
-    failing = [
-        one.probe
-        for one in attempt.asked
-        if off(plain, LINE, one) > one.probe.close
-    ]
+    failing = [one.probe for one in attempt.asked if off(plain, LINE, one) > one.probe.close]
     for probe in failing[:3]:
         for problem in problems(attempt.manner, probe):
-            found = _shown(subject, attempt.manner, plain, explanation, replace(probe, problem=problem))
+            found = _shown(
+                subject, attempt.manner, plain, explanation, replace(probe, problem=problem)
+            )
             if found is not None:
                 return found
     return None
@@ -92,7 +91,11 @@ def _shown(
         want = plain.work(LINE, probe)
     except Unanswerable:
         return None
-    if want is None or misfit(got.out, want) < SEEN or (got.out - want.out).abs().nan_to_num(1.0).max() < SEEN:
+    if (
+        want is None
+        or misfit(got.out, want) < SEEN
+        or (got.out - want.out).abs().nan_to_num(1.0).max() < SEEN
+    ):
         return None
     weights = got.weights
     if weights is None and explanation.made:
@@ -125,11 +128,10 @@ def _worst(got: Tensor, want: Tensor) -> int:
 
 
 def _words(probe: Probe, row: int) -> str:
-    B, T, S = probe.problem.sizes
+    _, T, S = probe.problem.sizes
     p = probe.problem
     size = f"{T} tokens" if T == S else f"{T} queries and {S} keys"
     if T == S == 1:
         size = "one token"
     heads_ = "one head" if p.H == 1 else f"{p.H} heads"
     return f"{size}, {heads_} of size {p.head_size} ({probe.name}); query {row} is farthest off"
-

@@ -1,7 +1,7 @@
 """Attention as a line of steps, dense and in float64: what every answer is held against.
 
-    x -> project -> split -> place -> turn -> expand -> score -> scale -> cap -> lean -> hide -> weigh
-                                                          -> mix -> merge -> output, report
+    x -> project -> split -> place -> turn -> expand -> score -> scale -> cap -> lean -> hide
+                                               -> weigh -> mix -> merge -> output, report
 
 The dense and obvious way, sharing nothing with the engine. A problem of q, k and v begins at `turn`
 and ends with the heads. A row that sees nothing comes out as NaN and is not compared: what becomes
@@ -179,7 +179,8 @@ def report(work: Work) -> None:
 ATTENTION = Line(
     "attention",
     {
-        "project": project, "split": split, "place": place, "turn": turn, "expand": expand, "pick": nothing,
+        "project": project, "split": split, "place": place, "turn": turn, "expand": expand,
+        "pick": nothing,
         "score": score, "early cap": nothing, "scale": scale, "cap": cap, "lean": lean,
         "see": see, "hide": hide, "late cap": nothing, "weigh": weigh, "after": nothing,
         "mix": mix, "merge": merge, "output": output, "report": report,

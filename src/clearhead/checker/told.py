@@ -82,12 +82,15 @@ _UP_TO = (
     r"participates?|sees?)\b)[^.\n]){0,80}?"
 )
 HIDES = re.compile(
-    _TRUE + _UP_TO + r"(?:mask(?:ed)?(?: out)?|ignored?|blocked?|hidden|hides?|not (?:be )?(?:allowed|"
+    _TRUE
+    + _UP_TO
+    + r"(?:mask(?:ed)?(?: out)?|ignored?|blocked?|hidden|hides?|not (?:be )?(?:allowed|"
     r"attend\w*)|disallow\w*|exclud\w+|padd\w+|forbid\w*|prevent\w*|cannot|can't)\b",
     re.IGNORECASE,
 )
 SHOWS = re.compile(
-    _TRUE + r"[^.\n]{0,60}?\b(?:may|can|should|attends?|keeps?|kept|visible|allowed|takes? part|participates?|"
+    _TRUE + r"[^.\n]{0,60}?\b(?:may|can|should|attends?|keeps?|kept|visible|allowed|takes? part|"
+    r"participates?|"
     r"sees?)\b",
     re.IGNORECASE,
 )

@@ -8,9 +8,10 @@ from itertools import product
 import torch
 
 from clearhead.checker import projections
+from clearhead.checker.axes import Answer, Unanswerable
 from clearhead.checker.calls import Failure, Reply, Request, Subject
 from clearhead.checker.diagnosis import Tried
-from clearhead.checker.manners import LAYOUTS, Answer, Manner, Unanswerable
+from clearhead.checker.manners import LAYOUTS, Manner
 from clearhead.checker.matching import Asked
 from clearhead.checker.probes import Probe, probes
 from clearhead.checker.signature import layout_in_words, roles

@@ -263,7 +263,9 @@ def _under(part: Part, got: Sequence[Sequence[str]], want: Sequence[Sequence[str
     for n, marked, a, b in _rows(part, got, want):
         pairs = [(sides[0], a), (sides[1], b)] if marked == "*" else [("both", a)]
         for i, (word, row) in enumerate(pairs):
-            lead = f"{' ' if i else marked} {'' if i else n:>4} {word}{' ' * (long - columns(word))}"
+            lead = (
+                f"{' ' if i else marked} {'' if i else n:>4} {word}{' ' * (long - columns(word))}"
+            )
             yield lead + "".join(f" {text:>{wide}}" for text in row)
 
 

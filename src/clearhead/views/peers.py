@@ -26,7 +26,8 @@ def lines(found: Comparison) -> Iterator[str]:
     yield from _table(found)
     if first is not None:
         yield ""
-        yield f"{first.name}: {first.why}. They are {number(first.apart)} apart; {_who(found, first)}"
+        apart = f"They are {number(first.apart)} apart"
+        yield f"{first.name}: {first.why}. {apart}; {_who(found, first)}"
         if found.example is not None:
             yield ""
             yield from example_lines(found.example)

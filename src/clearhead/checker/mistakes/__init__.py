@@ -1,4 +1,4 @@
-"""Everything that people get wrong in attention, as far as we know it, in the order of likelihood."""
+"""Everything that people get wrong in attention, as far as we know it, the likeliest first."""
 
 from clearhead.checker.line import Mistake
 from clearhead.checker.mistakes import heads, masks, positions, scores

@@ -5,7 +5,7 @@ from clearhead.checker.line import Mistake
 OBSERVED = (
     Mistake(
         "dropout-in-eval", "dropout", "dropout is on although nobody trains",
-        "Answers differ from call to call: evaluation is noisy, and generation worse than the model.",
+        "Answers differ from call to call: evaluation is noisy, generation worse than the model.",
         "F.dropout(weights, p, training=self.training), or nn.Dropout as a part of the module",
         look="dropout|bernoulli|rand",
     ),
@@ -50,14 +50,16 @@ OBSERVED = (
     Mistake(
         "empty-nan", "a row that sees nothing", "a query that may see nothing gets NaN",
         "One padded row is enough: the NaN reaches the loss, and from there every weight.",
-        "fill the weights of such a row with 0: weights.masked_fill(~visible, 0), after the softmax",
+        "fill the weights of such a row with 0, after the softmax: "
+        "weights.masked_fill(~visible, 0)",
         look=r"softmax|-?inf", caution=True,
     ),
     Mistake(
         "empty-uniform", "a row that sees nothing",
         "a query that may see nothing gets the average of everything",
         "Hidden values, the future's too, come through in that row.",
-        "fill the weights of such a row with 0: weights.masked_fill(~visible, 0), after the softmax",
+        "fill the weights of such a row with 0, after the softmax: "
+        "weights.masked_fill(~visible, 0)",
         look=r"1e9|1e4|finfo|masked_fill", caution=True,
     ),
     Mistake(

@@ -1,4 +1,4 @@
-"""Mistakes in the way to the heads and back: projections, split, shared key heads, merge, output."""
+"""Mistakes on the way to the heads and back: projections, split, shared keys, merge, output."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -135,7 +135,8 @@ HEADS = (
         one(merge=_merge_interleaved), look=SPLIT,
     ),
     Mistake(
-        "heads-attend-heads", "heads", "the heads of a token attend to each other, not tokens to tokens",
+        "heads-attend-heads", "heads",
+        "the heads of a token attend to each other, not tokens to tokens",
         "No token ever looks at another one: the axis of heads stands where that of tokens should.",
         "transpose(1, 2) before the product: (B, H, T, d_head)",
         (

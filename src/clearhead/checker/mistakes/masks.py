@@ -64,7 +64,7 @@ def _of_first_for_all(work: Work, sees: Tensor) -> Tensor:
 
 
 def _repeated(work: Work, sees: Tensor) -> Tensor:
-    """Element b, head h reads the mask of element (b H + h) mod B, as mask.repeat(H) lays it out."""
+    """Element b, head h reads the mask of element (b H + h) mod B, as mask.repeat(H) lays it."""
     B, H = sees.shape[:2]
     return sees[:, 0].repeat(H, 1, 1).view(B, H, *sees.shape[2:])
 
@@ -119,7 +119,8 @@ def _after(renormalized: bool) -> Step:
 
 MASKS = (
     Mistake(
-        "mask-inverted", "mask", "the mask is inverted: it hides what may be seen and shows the rest",
+        "mask-inverted", "mask",
+        "the mask is inverted: it hides what may be seen and shows the rest",
         "With a causal mask each position sees its future and nothing else: the loss falls fast, "
         "because the answer can be read off, and the model can generate nothing.",
         "hide where the mask is False: scores.masked_fill(~mask, -inf)",
@@ -221,7 +222,8 @@ MASKS = (
         _variants(_lost_unequal), look=MASK + "|shape|size",
     ),
     Mistake(
-        "mask-other-end", "mask", "with fewer queries than keys the causal mask is aligned otherwise",
+        "mask-other-end", "mask",
+        "with fewer queries than keys the causal mask is aligned otherwise",
         "Top-left lets the last query see T keys, as if the cache were not there; bottom-right "
         "lets it see all.",
         "with a cache, j <= i + (S - T); torch's is_causal means j <= i",

@@ -31,7 +31,8 @@ SCALES = (
         one(scale=nothing), look=SCALE + "|@|matmul|einsum",
     ),
     Mistake(
-        "scale-model-width", "scale", "the scores are divided by sqrt(d_model), not by sqrt(d_head)",
+        "scale-model-width", "scale",
+        "the scores are divided by sqrt(d_model), not by sqrt(d_head)",
         "With H heads the scores are sqrt(H) times too small: every head looks at everything a "
         "little, and what training can do about it costs it steps.",
         "divide by the square root of the size of one head: math.sqrt(q.shape[-1]) after the split "
@@ -78,7 +79,8 @@ SCALES = (
         look=SCALE,
     ),
     Mistake(
-        "scale-by-heads", "scale", "the scores are divided by the square root of the number of heads",
+        "scale-by-heads", "scale",
+        "the scores are divided by the square root of the number of heads",
         "The scale has nothing to do with the size of a score: too sharp with few heads, too flat "
         "with many.",
         "divide by math.sqrt(q.shape[-1]), the last axis, not the one of heads",
@@ -262,7 +264,7 @@ SOFTMAXES = (
     ),
     Mistake(
         "softmax-overflow", "softmax", "the softmax overflows: the row's maximum is not subtracted",
-        "exp(89) is more than float32 can hold: one large score makes NaN of a whole row, some day.",
+        "exp(89) is more than float32 can hold: one large score makes NaN of a whole row.",
         "subtract scores.amax(dim=-1, keepdim=True) before exp, or use torch.softmax, which does",
         one(weigh=_no_maximum), look=SOFTMAX,
     ),

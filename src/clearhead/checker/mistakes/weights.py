@@ -50,7 +50,8 @@ REPORTS = (
         look=RETURN + "|mean",
     ),
     Mistake(
-        "weights-scores", "weights", "what is returned as weights are scores from before the softmax",
+        "weights-scores", "weights",
+        "what is returned as weights are scores from before the softmax",
         "Rows do not sum to 1, and entropies made of them mean nothing.",
         "return what the values are multiplied by",
         (
