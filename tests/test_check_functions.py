@@ -719,5 +719,7 @@ def test_a_given_mask_is_read_as_told():
     assert diagnose_mask(T6, Told(mask="hide")).names == ("mask-inverted",)
     assert diagnose_mask(T6.float(), Told(mask="additive")).verdict == "wrong"
     assert diagnose_mask(torch.ones(3, 6).bool(), Told(causal=True)).names == ("mask-missing",)
+    for mask, ours in ((~T6, "Rule(mask=~mask)"), (T6, "Rule(mask=mask)")):
+        assert ours in diagnose_mask(mask, Told()).conventions[-1].value
     with pytest.raises(ValueError, match=r"a mask is \(T, S\).*got \[3\] of float32"):
         diagnose_mask(torch.zeros(3), Told())

@@ -16,6 +16,7 @@ from clearhead.checker.calls import Failure, Subject
 from clearhead.checker.crafts import Craft, Hearing, made_names
 from clearhead.checker.diagnosis import Diagnosis, Example, Found, Tried
 from clearhead.checker.effects import HALF, of
+from clearhead.checker.given_mask import diagnose_mask as diagnose_mask
 from clearhead.checker.line import Line
 from clearhead.checker.matching import (
     ROUGH,
@@ -44,6 +45,7 @@ LIMIT = 8.0  # seconds in which pairs of mistakes are looked for
 WORDS = {"raised": "it raised", "hung": "it did not come back", "died": "its process ended",
          "loading": "it could not be loaded",
          "returned": "its answer could not be read"}  # fmt: skip
+Level = Callable[[Hearing, Sequence[Reading]], list[Explanation]]
 Place = Callable[[Subject, Found, str], Found]  # finds the lines of source for a mistake
 
 
@@ -153,14 +155,15 @@ def _explained(
     """The simplest explanations in any way of calling; without one, what comes nearest."""
     cases = [(h, craft.readings(subject, h, told)) for h in hearings]
     line = craft.line
-    for many, level in (
+    levels: tuple[tuple[int, Level], ...] = (
         (len(cases), lambda h, r: right(r, line, h.asked)),
         (6, lambda h, r: singles(r, line, h.asked, craft.mistakes)
         + _guessed(r, line, h.asked, craft.guesses(subject, h, told))),
         (2, lambda h, r: _beside(r, line, h.asked, craft.guesses(subject, h, told, True), craft)
         or doubles(r, line, h.asked, craft.mistakes,
                    stop=lambda: time.monotonic() - began > LIMIT)),
-    ):  # fmt: skip
+    )  # fmt: skip
+    for many, level in levels:
         for hearing, readings in cases[:many]:
             if found := level(hearing, readings):
                 return hearing, found, found[0]

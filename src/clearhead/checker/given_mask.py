@@ -57,7 +57,7 @@ def diagnose_mask(tensor: Tensor, told: Told) -> Diagnosis:
         verdict="wrong" if mistakes else "right",
         mistakes=mistakes,
         cautions=cautions,
-        conventions=tuple(_conventions(tensor, form, different, each, bool(mistakes))),
+        conventions=tuple(_conventions(tensor, form, different, each)),
         tried=(Tried("the mask", f"{len(different)} different map(s)",
                      "wrong" if mistakes else "right"),),
         remarks=tuple(_remarks(form, maps)),
@@ -233,7 +233,7 @@ def _numbers(rows: Tensor) -> str:
 
 
 def _conventions(
-    tensor: Tensor, form: str, different: Tensor, each: list[Seen], wrong: bool
+    tensor: Tensor, form: str, different: Tensor, each: list[Seen]
 ) -> Iterator[Convention]:
     kind = str(tensor.dtype).removeprefix("torch.")
     words = {"attend": "True or 1 = may look", "hide": "True or 1 = hidden",
@@ -244,12 +244,15 @@ def _conventions(
     for at, one in enumerate(each):
         name = "lets through" if len(each) == 1 else f"lets through ({at + 1} of {len(different)})"
         yield Convention(name, "; ".join(one.words), "mistake" if one.mistake else "right")
+    inverted = [one.mistake is not None and one.mistake.name == "mask-inverted" for one in each]
+    if all(inverted) and form != "additive":
+        form = "attend" if form == "hide" else "hide"
     ours = {
         "attend": "Rule(mask=mask)" if tensor.dtype is torch.bool else "Rule(mask=mask.bool())",
         "hide": "Rule(mask=~mask)" if tensor.dtype is torch.bool else "Rule(mask=mask == 0)",
         "additive": "Rule(mask=mask >= 0)",
     }[form]
-    yield Convention("as a Rule", ours + ": True = may look", "unknown" if wrong else "right")
+    yield Convention("as a Rule", ours + ": True = may look")
 
 
 def _remarks(form: str, maps: Tensor) -> Iterator[str]:
