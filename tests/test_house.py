@@ -45,8 +45,12 @@ def imports_of(source: str) -> set[str]:
     return {name.removeprefix("clearhead.") for name in names} & known
 
 
-# Deferred imports: a run shows itself.
-UPWARD = {"run.__init__ -> views.report", "run.__init__ -> viewer.offline"}
+# Deferred imports: a run and a diagnosis show themselves.
+UPWARD = {
+    "run.__init__ -> views.report",
+    "run.__init__ -> viewer.offline",
+    "checker.diagnosis -> views.diagnosis",
+}
 
 
 def breaches(sources: dict[str, str]) -> list[str]:
@@ -175,6 +179,7 @@ def test_public_names():
         "AttentionInputs",
         "AttentionMap",
         "AttentionOutput",
+        "Diagnosis",
         "GPTConfig",
         "HeadStats",
         "KVCache",
@@ -185,6 +190,8 @@ def test_public_names():
         "TinyGPT",
         "__version__",
         "attention",
+        "check",
+        "check_against",
         "load",
         "name_heads",
         "observe",

@@ -60,8 +60,8 @@ class About:
     doc         for a module, the class's own words and those of `forward`
     source      text of the function or class, "" where there is none
     own         a module's parameters, then its buffers
-    attributes  a module's numbers and words, those of its parts as "part.name", those of its config
-                as "config.name"
+    attributes  a module's numbers and words, those of its config as "config.name", and what its
+                parts say of heads as "part.name"
     """
 
     name: str
@@ -205,7 +205,8 @@ def public_name(module: nn.Module) -> str:
 def attributes_of(module: nn.Module) -> dict[str, bool | int | float | str]:
     found = dict(numbers_and_words(vars(module)))
     for path, part in module.named_modules():
-        found |= {f"{path}.{name}": each for name, each in numbers_and_words(vars(part)) if path}
+        counts = [n for n in numbers_and_words(vars(part)) if path and "head" in n[0]]
+        found |= {f"{path}.{name}": each for name, each in counts}
     for config in filter(None, (getattr(module, name, None) for name in CONFIGS)):
         for layer in [*reversed(type(config).__mro__), config]:
             inside = layer if isinstance(layer, dict) else getattr(layer, "__dict__", {})

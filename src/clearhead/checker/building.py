@@ -63,10 +63,32 @@ CONFIG = [
     "dropout_p",
 ]
 
-WIDTHS = (
-    "din dout dinner embdim c nembd width dimension dim emb dimmodel embedsize embsize modelsize "
-    "nfeatures inputdim outputdim features channels nembed indim outdim infeatures d"
-).split()
+WIDTHS = [
+    "din",
+    "dout",
+    "dinner",
+    "embdim",
+    "c",
+    "nembd",
+    "width",
+    "dimension",
+    "dim",
+    "emb",
+    "dimmodel",
+    "embedsize",
+    "embsize",
+    "modelsize",
+    "nfeatures",
+    "inputdim",
+    "outputdim",
+    "features",
+    "channels",
+    "nembed",
+    "indim",
+    "outdim",
+    "infeatures",
+    "d",
+]
 
 
 def keywords(about: About, told: Told) -> dict[str, Any]:

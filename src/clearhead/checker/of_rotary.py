@@ -338,8 +338,7 @@ def _base(hearing: Hearing, reading: Reading, changes: Changes) -> float | None:
         work = computed(lines.ROTARY, replace(one.probe.problem, turn=turn), changes)
         return 10.0 if work is None else misfit(one.answer.out, work)
 
-    powers = [at / 10 for at in range(2, 90)]
-    at, width = min(powers, key=worst), 0.1
+    at, width = min((at / 10 for at in range(2, 90)), key=worst), 0.1
     if worst(at) > 0.3:
         return None
     for _ in range(45):  # by thirds

@@ -12,12 +12,12 @@ from clearhead.checker.diagnosis import Example
 from clearhead.checker.manners import Manner
 from clearhead.checker.matching import Explanation, misfit, off
 from clearhead.checker.probes import Probe, problem_for
-from clearhead.checker.problem import Problem, heads
+from clearhead.checker.problem import Problem, Projections, embeddings, heads
 from clearhead.checker.steps import ATTENTION as LINE
 from clearhead.checker.trying import Attempt
 
 SEEN = 0.02  # a difference that is seen in three digits
-SIZES = [(T, D, H) for H in (1, 2) for T in (1, 2, 3, 4) for D in (1, 2, 4)]
+SIZES = [(T, D, H) for H in (1, 2) for T in (1, 2, 3, 4) for D in (2, 1, 4)]
 
 
 def smallest(subject: Subject, attempt: Attempt, explanation: Explanation) -> Example | None:
@@ -45,19 +45,31 @@ def problems(manner: Manner, probe: Probe) -> Iterator[Problem]:
         S = T + (S0 > T0) * (1 if T > 1 else 2)
         if manner.kind == "sdp":
             H = H if "H" in manner.layout else 1
-            if H == 1 and "H" in manner.layout and manner.values:
-                continue
             G = max(H // 2, 1) if given.G < given.H else H
             if given.G < given.H and H == 1:
                 continue
             made = heads(B=1, H=H, G=G, T=T, S=S, D=D)
             assert made.q is not None and made.k is not None and made.v is not None
             made = made.but(q=_whole(made.q, 1), k=_whole(made.k, 2), v=_whole(made.v, 3))
+        elif manner.places is None:
+            H = H if manner.H > 1 else 1
+            made = _by_hand(T, D, H, output=given.W is not None and given.W.o is not None)
         else:
             made = problem_for(manner, T=T)
-            if made.x is not None and made.W is not None:
+            if made.x is not None:
                 made = made.but(x=_whole(made.x[:1], 4))
         yield made.but(**_asked_like(given, T, S, made.H))
+
+
+def _by_hand(T: int, D: int, H: int, output: bool) -> Problem:
+    """x with projections that can be multiplied in the head: the identity where D is even, so that
+    queries, keys and values are x itself, else small whole numbers."""
+    M = H * D
+    made = embeddings(1, T, M, H, output=output)
+    assert made.x is not None and made.W is not None
+    one = torch.eye(M, dtype=torch.float64)
+    q, k, v = (one if D % 2 == 0 else _whole(one, seed) for seed in (5, 6, 7))
+    return made.but(x=_whole(made.x, 4), W=Projections(q, k, v, one if output else None))
 
 
 def _asked_like(given: Problem, T: int, S: int, H: int) -> dict[str, object]:
@@ -115,8 +127,9 @@ def pictured(
     inputs = [(n, getattr(p, n)[0]) for n in ("q", "k", "v", "x") if getattr(p, n) is not None]
     if p.mask is not None and probe.hands:
         inputs.append(("mask", p.mask[0, 0] if p.mask.ndim == 4 else p.mask))
-    if p.W is not None and show_projections and p.W.q.numel() <= 12:
+    if p.W is not None and show_projections and p.W.q.numel() <= 16:
         inputs += [("W_Q", p.W.q), ("W_K", p.W.k), ("W_V", p.W.v)]
+        inputs += [] if p.W.o is None else [("W_O", p.W.o)]
     return Example(_words(probe, _worst(got, want)), tuple(inputs), got[0], want[0],
                    want_weights, got_weights)  # fmt: skip
 

@@ -74,7 +74,7 @@ def usual_slopes(H: int) -> Tensor:
 
 # A mask's own words, in a docstring or a comment: what True or 1 stands for.
 _TRUE = (
-    r"\b(?:true|1s?|ones?|nonzero)\b[`'\" ]*(?:=+|->|means?|marks?|where|for|values?|positions?|"
+    r"\b(?:true|1s?|ones?|nonzero)\b[`'\" ]*(?:=+|->|:|means?|marks?|where|for|values?|positions?|"
     r"indicates?|entr\w+)"
 )
 _UP_TO = (

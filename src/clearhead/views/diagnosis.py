@@ -283,7 +283,7 @@ def row(found: Diagnosis | Sequence[Diagnosis], file: str = "") -> dict[str, Any
 
     Of several in one file the worst verdict counts, and each mistake says whose it is.
     """
-    each = [found] if isinstance(found, Diagnosis) else list(found)
+    each = list(found) if isinstance(found, Sequence) else [found]
     verdicts = [d.verdict for d in each]
     return {
         "file": file,
