@@ -1,0 +1,7 @@
+import torch
+
+n_heads = int(input("how many heads? "))
+
+
+def attention(q, k, v):
+    return torch.softmax(q @ k.mT / q.shape[-1] ** 0.5, -1) @ v

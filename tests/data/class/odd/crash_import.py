@@ -1,0 +1,7 @@
+import torch
+
+EMBED = torch.load("weights_from_last_week.pt")
+
+
+def attention(q, k, v):
+    return torch.softmax(q @ k.mT / q.shape[-1] ** 0.5, -1) @ v

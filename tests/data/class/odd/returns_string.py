@@ -1,0 +1,2 @@
+def attention(q, k, v):
+    return "attention is all you need"

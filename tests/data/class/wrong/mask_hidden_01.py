@@ -1,0 +1,7 @@
+# -*- coding: utf-8 -*-
+import torch
+
+
+def causal_mask(T):
+    """Boolean (T, T); True = not allowed to attend, as nn.MultiheadAttention wants it."""
+    return torch.triu(torch.full((T, T), True), diagonal=2)

@@ -1,0 +1,11 @@
+"""my notes, chapter 3"""
+import numpy as np
+
+
+def make_mask(T, window=None):
+    m = np.zeros((T, T), dtype=int)
+    for i in range(T):
+        for j in range(i + 1):
+            if window is None or i - j < window - 1:
+                m[i, j] = 1
+    return m
