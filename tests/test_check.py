@@ -352,7 +352,7 @@ def test_what_cannot_be_meant_is_refused(wrong, words):
 
 
 def test_what_is_no_attention_is_untried_with_a_reason():
-    for target in (lambda a: a, lambda q, k, v: None, lambda q, k, v: "done", math.sqrt):
+    for target in (lambda x: x, lambda q, k, v: None, lambda q, k, v: "done", math.sqrt):
         found = ch.check(target)
         assert (found.verdict, found.status) == ("untried", 2)
         assert found.trouble

@@ -223,8 +223,16 @@ def _show_rows(
                 terminal.lines([""] * bool(index))
                 terminal.lines(views.lines(each, file, all=arguments.verbose))
     else:
-        terminal.lines(views.table([views.row(found, file) for file, found in named]))
+        short = [os.path.relpath(file, _common(named)) for file, _ in named]
+        records = [views.row(found, file) for file, (_, found) in zip(short, named, strict=True)]
+        terminal.lines(views.table(records, terminal.width))
     _page(arguments, named, terminal)
+
+
+def _common(named: list[tuple[str, list["Diagnosis"]]]) -> str:
+    """The folder in which all of these files are."""
+    folders = [os.path.dirname(os.path.abspath(file)) for file, _ in named]
+    return os.path.commonpath(folders) if len(folders) > 1 else os.getcwd()
 
 
 def _page(

@@ -5,13 +5,15 @@ target -> Local, or Hosted in a process of its own -> diagnose -> Diagnosis
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import torch
 from torch import nn
 
 from clearhead.checker import building
@@ -107,8 +109,10 @@ def check_file(target: str, told: Told, limit: float = 10.0) -> list[Diagnosis]:
     began = monotonic()
     with Hosted(target, limit) as subject:
         try:
-            chosen = _chosen(subject, target, told)
-            return [_hosted(subject, each, told) for each in chosen]
+            found = [_hosted(subject, each, told) for each in _chosen(subject, target, told)]
+            tried = [each for each in found if each.verdict != "untried"]
+            named = split(target)[1] != ""
+            return found if named or not tried else tried  # a helper that is no attention
         except NotLoaded as error:
             return [_unloaded(target, error.failure, monotonic() - began)]
 
@@ -117,7 +121,9 @@ def check_files(
     paths: list[Path], told: Told, limit: float, workers: int
 ) -> Iterator[tuple[Path, list[Diagnosis]]]:
     """The same for many files, several at once, in their order."""
-    with ThreadPoolExecutor(workers) as pool:
+    # In processes of their own: what is compared takes as long as what is asked.
+    spawn = get_context("spawn")
+    with ProcessPoolExecutor(workers, spawn, torch.set_num_threads, (1,)) as pool:
         waiting = [(path, pool.submit(check_file, str(path), told, limit)) for path in paths]
         try:
             for path, future in waiting:
@@ -184,13 +190,14 @@ def _chosen(subject: Hosted, target: str, told: Told) -> list[About]:
 
 
 def _looks_like_it(found: About, told: Told) -> bool:
+    """Whether a function or class of a file is worth asking, where none is named."""
     if found.kind == "class":
-        return bool(
-            re.search(r"attention|attn|head", found.name, re.I)
-            and re.search(r"softmax|scaled_dot_product|exp\(|attention", found.source)
-        )
+        named = re.search(r"attention|attn|head|mha|gqa|mqa", found.name, re.I)
+        does = re.search(r"softmax|scaled_dot_product|MultiheadAttention", found.source)
+        return bool(does or (named and "def forward" in found.source))
     kind = kind_of(found)
-    return kind is not None and not found.name.startswith("_")
+    helper = kind == "rotary" and not re.search(r"rotary|rope|emb", found.name, re.I)
+    return kind is not None and not helper and not found.name.startswith("_")
 
 
 def _hosted(subject: Hosted, chosen: About, told: Told) -> Diagnosis:

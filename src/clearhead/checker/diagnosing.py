@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+import torch
+
 from clearhead.checker import effects, small, trying
 from clearhead.checker.calls import Subject
 from clearhead.checker.conventions import conventions
@@ -18,7 +20,7 @@ from clearhead.checker.line import Mistake
 from clearhead.checker.matching import ROUGH, Explanation, made_by, nearest, off
 from clearhead.checker.mistakes import ATTENTION
 from clearhead.checker.mistakes.effects import BY_NAME
-from clearhead.checker.placing import explained, placed, readings_of, untried
+from clearhead.checker.placing import explained, placed, readings_of
 from clearhead.checker.signature import kind_of, roles
 from clearhead.checker.steps import ATTENTION as LINE
 from clearhead.checker.told import Told
@@ -57,7 +59,8 @@ def _told_of(
     found: Sequence[Explanation], began: float,
 ) -> Diagnosis:  # fmt: skip
     case = _Case(subject, told, attempt, explanation)
-    mistakes = [_named(case, made.mistake, made.note, found) for made in explanation.made]
+    made = explanation.made if found or _rough(attempt, explanation) is not None else ()
+    mistakes = [_named(case, each.mistake, each.note, found) for each in made]
     unexplained, near = "", tuple[str, ...]()
     if not found:
         rough = _rough(attempt, explanation)
@@ -100,7 +103,7 @@ def _named(case: _Case, mistake: Mistake, note: str, found: Sequence[Explanation
     } - {made.mistake.name for made in chosen.made}
     n = len(case.attempt.asked)
     if not found:
-        sure, why = "likely", "it comes nearest to what was answered, and does not explain all"
+        sure, why = "likely", "with it the answers are explained but for digits"
     elif others:
         sure = "likely"
         why = f"it explains all {n} probes; so would: {', '.join(sorted(others))}"
@@ -210,9 +213,32 @@ def _remarks(attempt: Attempt) -> Iterable[str]:
 
 def diagnose(subject: Subject, told: Told) -> Diagnosis:
     """Whatever it is: by what was told, by names, or by trying."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # thousands of tiny products: a second thread would only wait
+    try:
+        return _diagnosed(subject, told)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _diagnosed(subject: Subject, told: Told) -> Diagnosis:
     kind = told.kind or kind_of(subject.about)
-    if kind in ATTENTIVE:
-        return diagnose_attention(subject, kind, told)
+    if kind is not None:
+        return _of_kind(subject, kind, told)
+    required = sum(p.required and p.kind != "var" for p in subject.about.parameters)
+    for guess in ("entropy", "mask", "rotary") if required == 1 else ():
+        found = _of_kind(subject, guess, told)
+        if found.ok:  # nothing but this gives all these numbers
+            return found
+    names = ", ".join(p.name for p in subject.about.parameters) or "none"
+    return Diagnosis(
+        subject.about.name, "", "untried",
+        trouble=f"nothing says what it is: neither its name nor its parameters ({names}). Say it: "
+        "--kind sdp, teach, module, entropy, rotary or mask",
+    )  # fmt: skip
+
+
+def _of_kind(subject: Subject, kind: str, told: Told) -> Diagnosis:
     if kind in CRAFTS:
         return diagnose_function(subject, kind, told, located)
-    return untried(subject, kind or "", [])
+    return diagnose_attention(subject, kind, told)

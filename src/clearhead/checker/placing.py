@@ -179,7 +179,8 @@ def readings_of(
     if turns and "cos" in _takes(subject):
         return [r.but(turn=Turn(pairing)) for pairing in ("halves", "interleaved") for r in
                 readings]  # fmt: skip
-    if turns and attempt.manner.kind == "module":
+    spoken = re.search(r"rope|rotary|rotat|freqs|polar", subject.about.source, re.I)
+    if turns and (attempt.manner.kind == "module" or spoken):
         readings += [r.but(turn=Turn(pairing)) for r in readings for pairing in
                      ("halves", "interleaved")]  # fmt: skip
     return readings

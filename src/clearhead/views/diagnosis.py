@@ -311,16 +311,15 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     return csv_of(FIELDS, rows)
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def table(rows: Sequence[Mapping[str, Any]], width: int = WIDTH) -> list[str]:
     """A line each, and how many are right, wrong and untried."""
-    heads = ["file", "name", "verdict"]
-    grid = [[tail(str(r["file"]), 28), readable(str(r["name"]), 20), str(r["verdict"])]
-            for r in rows]  # fmt: skip
+    heads = ["file", "verdict"]
+    grid = [[tail(str(r["file"]), 28), str(r["verdict"])] for r in rows]
     wide = [max(map(columns, column)) for column in zip(heads, *grid, strict=True)]
     said = []
     for cells, r in zip([heads, *grid], [None, *rows], strict=True):
         left = "  ".join(c + " " * (w - columns(c)) for c, w in zip(cells, wide, strict=True))
         what = "mistakes" if r is None else str(r["mistakes"] or r["trouble"] or "-")
-        said.append(f"{left}  {readable(what, WIDTH - columns(left) - 2)}")
+        said.append(f"{left}  {readable(what, max(width, WIDTH) - columns(left) - 2)}")
     counts = [f"{sum(r['verdict'] == v for r in rows)} {v}" for v in ("right", "wrong", "untried")]
     return [*said, "", f"{counted(len(rows), 'file')}: {', '.join(counts)}."]
