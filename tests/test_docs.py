@@ -44,6 +44,12 @@ def line_pattern(line: str) -> str:
     return ".*".join(re.escape(part) for part in line.split("..."))
 
 
+def status(command: str, shown: list[str]) -> int:
+    """The exit status that a page promises: 1 of a check that shows something wrong, or 0."""
+    wrong = re.compile(r"^\w+: wrong\.|\bwrong  +\S+:|,wrong,|^=== \w+ and \w+ differ,")
+    return int(command.startswith("clearhead check ") and any(map(wrong.search, shown)))
+
+
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory) -> Path:
     """A copy of the checkout, so that the commands write there."""
@@ -79,7 +85,8 @@ def test_the_commands_of_a_page_show_what_it_shows(page, checkout):
                 continue
             command = "python build.py"
         path = os.pathsep.join([str(checkout / "bin"), os.environ["PATH"]])
-        done = run(["sh", "-c", command], cwd=checkout, PATH=path, PYTHONPATH=checkout / "src")
+        done = run(["sh", "-c", command], cwd=checkout, status=status(command, shown), PATH=path,
+                   PYTHONPATH=checkout / "src")  # fmt: skip
         assert mismatch(shown, done.stdout.splitlines()) == "", command
 
 
