@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clearhead.files import check_place, json_text, write_files
+from clearhead.files import check_place, json_text, make_directory, write_files
 from clearhead.verb import Mistake, Verb, mistakes
 
 if TYPE_CHECKING:
@@ -240,6 +240,7 @@ def _page(
     else:
         text = diagnosis_page.folder_page([one for _, one in each], [file for file, _ in each])
     content = text.encode("utf-8", "backslashreplace")
+    make_directory(arguments.html.parent)
     write_files(arguments.html.parent, {arguments.html.name: content})
     if not (arguments.json or arguments.csv):
         terminal.line(f"written: {arguments.html}")

@@ -56,7 +56,7 @@ class Asked:
 def misfit(got: Tensor, work: Work, want: Tensor | None = None) -> float:
     """The largest difference, relative to numbers near 1 and above; inf where a number is none.
 
-    What follows from a row that sees nothing (NaN in ours) is not compared.
+    What follows from a row that sees nothing (NaN in ours) is not compared; NaN if nothing is left.
     """
     want = work.out if want is None else want
     if got.shape != want.shape:
@@ -65,7 +65,7 @@ def misfit(got: Tensor, work: Work, want: Tensor | None = None) -> float:
     if hasattr(work, "visible") and not bool(work.visible.any(dim=-1).all()):
         compared = ~want.isnan()
         if not bool(compared.any()):
-            return math.inf
+            return math.nan
     ours, theirs = want[compared], got[compared]
     finite = ours.isfinite()
     if bool((finite != theirs.isfinite()).any()):
@@ -77,7 +77,13 @@ def misfit(got: Tensor, work: Work, want: Tensor | None = None) -> float:
 
 
 def fits(explanation: Explanation, line: Line, asked: Sequence[Asked], loose: float = 0) -> bool:
-    return all(off(explanation, line, one) <= max(loose, one.probe.close) for one in asked)
+    told = 0  # how many answers say anything
+    for one in asked:
+        error = off(explanation, line, one)
+        if error > max(loose, one.probe.close):
+            return False
+        told += error == error
+    return told > 0
 
 
 def computed(line: Line, problem: object, changes: Changes) -> Work | None:
@@ -98,18 +104,38 @@ def made_by(mistakes: Iterable[Mistake]) -> list[Made]:
     return [Made(m, note, changes) for m in mistakes for note, changes in m.variants]
 
 
-def felt(made: Sequence[Made], reading: Reading, line: Line, asked: Sequence[Asked]) -> list[Made]:
-    """Those that change an answer by more than can be overlooked; of equal ones all but the first
-    are left out of pairs, not of singles."""
-    right = [(one, Explanation(reading).work(line, one.probe)) for one in asked]
-    kept = []
+def felt(
+    made: Sequence[Made], reading: Reading, line: Line, asked: Sequence[Asked], apart: bool = False
+) -> list[Made]:
+    """Those that change an answer by more than can be overlooked.
+
+    apart   of those that change the same steps and give the same answers, only the first: for pairs
+    """
+    problems = [reading.of(one.probe.problem) for one in asked]
+    right = [computed(line, problem, {}) for problem in problems]
+    kept: list[Made] = []
+    known: list[tuple[frozenset[str], list[Tensor | None]]] = []
     for each in made:
-        for one, work in right:
-            changed = computed(line, reading.of(one.probe.problem), each.changes)
-            if changed is not None and work is not None and misfit(changed.out, work) > FAR:
-                kept.append(each)
-                break
+        works = [computed(line, problem, each.changes) for problem in problems]
+        pairs = [(w, r) for w, r in zip(works, right, strict=True) if w and r]
+        if not any(misfit(w.out, r) > FAR for w, r in pairs):
+            continue
+        steps, outs = frozenset(each.changes), [None if w is None else w.out for w in works]
+        if apart and any(steps == of and _alike(outs, other) for of, other in known):
+            continue
+        known.append((steps, outs))
+        kept.append(each)
     return kept
+
+
+def _alike(one: Sequence[Tensor | None], other: Sequence[Tensor | None]) -> bool:
+    """Whether two made the same of every problem."""
+    return all(
+        (a is None and b is None)
+        or (a is not None and b is not None and a.shape == b.shape
+            and bool(((a - b).abs() < FAR / 10).logical_or(a.isnan() & b.isnan()).all()))
+        for a, b in zip(one, other, strict=True)
+    )  # fmt: skip
 
 
 def right(readings: Sequence[Reading], line: Line, asked: Sequence[Asked], loose: float = 0
@@ -171,7 +197,7 @@ def doubles(
     made = made_by(mistakes)
     found = []
     for reading in readings:
-        apart = felt(made, reading, line, asked)
+        apart = felt(made, reading, line, asked, apart=True)
         for one, other in combinations(apart, 2):
             if one.mistake is other.mistake or set(one.changes) & set(other.changes):
                 continue

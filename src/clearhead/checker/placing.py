@@ -32,7 +32,7 @@ from clearhead.checker.steps import ATTENTION as LINE
 from clearhead.checker.told import Reading, Told
 from clearhead.checker.trying import Attempt
 
-LIMIT = 4.0  # seconds in which pairs of mistakes are looked for
+LIMIT = 60.0  # seconds in which pairs of mistakes are looked for: a bound for what is slow
 Way = tuple[Attempt, Explanation]
 
 

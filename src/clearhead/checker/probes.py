@@ -70,17 +70,17 @@ def problem_for(manner: Manner, seed: int = 0, size: float = 1.0, T: int = 5) ->
             B=2 if "B" in manner.layout else 1, H=manner.H, G=manner.G, T=T, D=8, seed=seed,
             size=size,
         )  # fmt: skip
-        return made.but(**needed(manner, made.H))
+        return needing(manner, made)
     where = manner.places
     B = 2 if "B" in manner.layout else 1
     takes = roles(manner.about.parameters)
     if where is None:
         M = 24 if "n_heads" in takes else 12
         D = M // manner.H if "n_heads" in takes or manner.square else 6
-        return embeddings(
-            B, T, M, manner.H, manner.G, D=D,
-            output="W_O" in takes, seed=seed, size=size,
-        )  # fmt: skip
+        made = embeddings(
+            B, T, M, manner.H, manner.G, D=D, output="W_O" in takes, seed=seed, size=size
+        )
+        return needing(manner, made)
     made = embeddings(
         B, T, where.M, where.H, where.G, where.D, where.Dv, output=where.output,
         biases=any(where.biased), seed=seed, size=size,
@@ -90,16 +90,22 @@ def problem_for(manner: Manner, seed: int = 0, size: float = 1.0, T: int = 5) ->
         made = made.but(W=_biased(made.W, tuple(b if has else 0 * b for b, has in kept)))
     if where.sinks is not None:
         made = made.but(sinks=normal(where.H, seed=77))
-    return made
+    return needing(manner, made)
 
 
-def needed(manner: Manner, H: int) -> dict[str, Tensor]:
-    """What must always be handed over, since the parameter has no default."""
-    must = {role for p in manner.about.parameters if p.required for role in roles((p,))}
-    if "module" in must and "sinks" in manner.about.source:
-        must.add("sinks")  # transformers' functions find them there
-    own = {"sinks": normal(H, seed=77), "slopes": usual_slopes(H)}
-    return {name: each for name, each in own.items() if name in must}
+def needing(manner: Manner, problem: Problem) -> Problem:
+    """The problem with what must always be handed over, since the parameter has no default."""
+    required = [p for p in manner.about.parameters if p.required]
+    must = {role for p in required for role in roles((p,))}
+    own: dict[str, Tensor] = {}
+    if "sinks" in must or ("module" in must and "sinks" in manner.about.source):
+        own["sinks"] = normal(problem.H, seed=77)  # transformers' functions find them in `module`
+    if "slopes" in must:
+        own["slopes"] = usual_slopes(problem.H)
+    if any(roles((p,)).get("mask") and "None" not in p.annotation for p in required):
+        _, T, S = problem.sizes
+        own["mask"] = torch.ones(T, S, dtype=torch.bool)
+    return problem.but(**own)
 
 
 def _biased(W: Projections, biases: tuple[Tensor, ...]) -> Projections:
@@ -121,16 +127,8 @@ def _longer(manner: Manner, told: Told, takes: set[str], masks: bool) -> Iterato
     B = 2 if "B" in manner.layout else 1
     if "cos" in takes:
         return  # one table, of as many positions as there are queries
-    must = needed(manner, manner.H)
-    long = heads(
-        B=B,
-        H=manner.H,
-        G=manner.G,
-        T=3,
-        S=7 if told.window is None else length(told) + 4,
-        D=8,
-        seed=3,
-    ).but(**must)
+    S = 7 if told.window is None else length(told) + 4
+    long = needing(manner, heads(B=B, H=manner.H, G=manner.G, T=3, S=S, D=8, seed=3))
     yield Probe("more keys than queries", long, why="as in decoding with a cache")
     if "causal" in takes:
         yield Probe("causal, more keys", long.but(causal=True), frozenset({"causal"}),
@@ -139,10 +137,10 @@ def _longer(manner: Manner, told: Told, takes: set[str], masks: bool) -> Iterato
         sees = some_mask(3, long.sizes[2])
         yield Probe("mask, more keys", long.but(mask=sees), frozenset({"mask"}),
                     "a mask (T, S) that is not square")  # fmt: skip
-    wide = heads(B=B, H=manner.H, G=manner.H, T=5, D=8, Dv=6, seed=4).but(**must)
+    wide = needing(manner, heads(B=B, H=manner.H, G=manner.H, T=5, D=8, Dv=6, seed=4))
     yield Probe("values of another size", wide, why="D_v is not D")
     if manner.H > 1:
-        shared = heads(B=B, H=manner.H, G=manner.H // 2, T=5, D=8, seed=5).but(**must)
+        shared = needing(manner, heads(B=B, H=manner.H, G=manner.H // 2, T=5, D=8, seed=5))
         yield Probe("shared key heads", shared, why="each key head serves two query heads")
 
 

@@ -19,12 +19,15 @@ def _sees(of: str) -> Callable[[Callable[[Work, Tensor], Tensor]], Step]:
             B, T, S = work.p.sizes
             shape = (B, work.p.H, T, S)
             own, asked = steps.positional(work).expand(shape), steps.given(work)
-            if of == "both":
+            ruled, handed = work.p.causal or work.p.window is not None, work.p.mask is not None
+            if of == "both" and (ruled or handed):
                 work.visible = other(work, own & asked)
-            elif of == "given":
+            elif of == "given" and handed:
                 work.visible = own & other(work, asked)
-            else:
+            elif of == "positions" and ruled:
                 work.visible = other(work, own) & asked
+            else:
+                work.visible = own & asked  # there is no mask that could be wrong
 
         return see
 
@@ -40,7 +43,7 @@ def _variants(other: Callable[[Work, Tensor], Tensor]) -> tuple[tuple[str, Chang
 
 
 def _inverted(work: Work, sees: Tensor) -> Tensor:
-    return sees if bool(sees.all()) else ~sees
+    return ~sees
 
 
 def _all(work: Work, sees: Tensor) -> Tensor:

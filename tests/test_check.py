@@ -1,0 +1,471 @@
+"""`check`: right attention of many sources is found right, and what is wrong is named."""
+
+import importlib.util
+import json
+import math
+import sys
+import warnings
+from pathlib import Path
+
+import checked
+import pytest
+import torch
+import torch.nn.functional as F
+from programs import CLEARHEAD, ROOT, run
+from torch import nn
+
+import clearhead as ch
+from clearhead.checker.about import about
+from clearhead.checker.building import keywords
+from clearhead.checker.calls import stand_in
+from clearhead.checker.checks import check_file, told_of
+from clearhead.checker.mistakes import ATTENTION
+from clearhead.testing import assert_attention
+
+CLASS = ROOT / "tests" / "data" / "class"
+ANSWERS = json.loads((CLASS / "answers.json").read_text("utf-8"))
+TELL = {
+    "kind": None, "layout": None, "causal": None, "mask": None, "align": None, "window": None,
+    "softcap": None, "scale": None, "alibi": False, "rotary": None, "rotary_base": 10000.0,
+    "heads": None, "kv_heads": None, "values": None, "strict": False,
+}  # fmt: skip
+
+
+def attention(q, k, v, mask=None):
+    """q, k and v are (B, H, T, D)."""
+    scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf)
+    weights = torch.nan_to_num(scores.softmax(dim=-1))
+    return weights @ v, weights
+
+
+# Right ones, from many sources ------------------------------------------------------------------
+
+
+def conventions(found):
+    return {each.name: each for each in found.conventions}
+
+
+def onnx_reference(Q, K, V, attn_mask=None, scale=None, is_causal=0, softcap=0.0):
+    from onnx.reference.ops import op_attention
+
+    return op_attention._compute_attention(
+        Q, K, V, attn_mask=attn_mask, scale=scale, is_causal=is_causal, softcap=softcap
+    )[0]
+
+
+def ours(q, k, v, mask=None, is_causal=False, window=None, softcap=None, scale=None, sinks=None,
+         slopes=None):  # fmt: skip
+    rule = ch.Rule(mask=mask, causal=is_causal or window is not None, window=window, scale=scale,
+                   softcap=softcap, sinks=sinks, alibi=slopes)  # fmt: skip
+    return ch.attention(q, k, v, rule).out
+
+
+def eager(name):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        place = f"transformers.models.{name}.modeling_{name}"
+        return importlib.import_module(place).eager_attention_forward
+
+
+SOURCES = {
+    "SDPA": (lambda: F.scaled_dot_product_attention,
+             {"mask": "right", "more keys than queries": "different"}),
+    "nn.MultiheadAttention": (
+        lambda: nn.MultiheadAttention(16, 4, batch_first=True).eval(), {"mask": "different"}),
+    "nn.MultiheadAttention, tokens first": (lambda: nn.MultiheadAttention(16, 4).eval(),
+                                            {"mask": "different"}),
+    "llama": (lambda: eager("llama"), {"mask": "different", "shared key heads": "right"}),
+    "gemma2": (lambda: eager("gemma2"), {"mask": "different", "shared key heads": "right"}),
+    "gpt_oss": (lambda: eager("gpt_oss"), {"mask": "different", "shared key heads": "right"}),
+    "ONNX": (lambda: onnx_reference,
+             {"more keys than queries": "different", "shared key heads": "right"}),
+    "the engine": (lambda: ours, {"more keys than queries": "right", "window": "right",
+                                  "shared key heads": "right", "mask": "right"}),
+    "the teaching file, one head": (lambda: ch.scratch.single_head_attention, {"mask": "right"}),
+    "the teaching file": (lambda: ch.scratch.multi_head_attention, {"mask": "right"}),
+    "its entropy": (lambda: ch.scratch.attention_entropy, {}),
+    "its mask": (lambda: ch.scratch.causal_mask, {}),
+    "our module": (lambda: ch.MultiHeadAttention(24, 4), {"mask": "right"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_right_attention_is_right_and_its_conventions_are_its_own(name):
+    make, states = SOURCES[name]
+    found = ch.check(make())
+    assert (found.verdict, found.mistakes) == ("right", ()), str(found)
+    assert {each: conventions(found)[each].state for each in states} == states
+    assert str(found).startswith(f"{found.target}: right")
+
+
+def test_a_window_and_a_scale_are_handed_over_where_they_can_be():
+    tried = {each.name: each.outcome for each in ch.check(ours).tried}
+    assert {"window of 3", "softcap", "sinks", "ALiBi", "scale of 0.3", "padding"} <= set(tried)
+    assert set(tried.values()) == {"right"}
+
+
+# A class ----------------------------------------------------------------------------------------
+
+
+def theirs(path, name):
+    spec = importlib.util.spec_from_file_location(f"class_{Path(path).stem}", CLASS / path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look for their module
+    spec.loader.exec_module(module)
+    return getattr(module, name)
+
+
+def judged(path):
+    """The diagnosis of one file of the class, called here."""
+    answer = ANSWERS[path]
+    told = dict(answer.get("told", {}))
+    if isinstance(rotary := told.pop("rotary", None), dict):
+        rotary = rotary.get("pairing")
+    known = {name: value for name, value in told.items() if name in TELL} | {"rotary": rotary}
+    target = theirs(path, answer["name"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if isinstance(target, type):
+            given = keywords(about(target), told_of(**{**TELL, **known}))
+            target = target(**{name: stand_in(value) for name, value in given.items()})
+        return ch.check(target, **known)
+
+
+def of_class(kind):
+    return [path for path in ANSWERS if path.startswith(kind)]
+
+
+@pytest.mark.parametrize("path", of_class("right/"))
+def test_nobody_who_is_right_is_called_wrong(path, capsys):
+    found = judged(path)
+    assert found.verdict == "right", f"{path}: {found.names} {found.trouble} {found.unexplained}"
+
+
+# What no explanation but one fits -----------------------------------------------------------------
+
+
+def by_name(name):
+    return next(mistake for mistake in ATTENTION if mistake.name == name)
+
+
+FEW = [
+    ("function", "scale-missing"), ("function", "mask-inverted"), ("function", "gqa-tiled"),
+    ("function", "softcap-after-mask"), ("function", "rotary-pairing"), ("teaching", "heads-view"),
+    ("teaching", "scale-model-width"), ("teaching", "merge-view"), ("module", "mask-future-one"),
+    ("module", "output-transposed"), ("module", "rotary-on-values"), ("module", "v-is-k"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("style", "name"), FEW)
+def test_a_mistake_is_named(style, name):
+    mistake = by_name(name)
+    target, told = checked.subject(style, mistake, mistake.variants[0][1])
+    found = ch.check(target, **told)
+    assert found.verdict == "wrong"
+    assert found.names[0] == name, str(found)
+    assert found.mistakes[0].sure == "certain"
+    assert found.status == 1
+
+
+def test_two_mistakes_are_both_named_in_one_go():
+    def attention(q, k, v, mask):
+        d_model = q.shape[1] * q.shape[-1]
+        scores = q @ k.transpose(-2, -1) / math.sqrt(d_model)
+        return scores.masked_fill(mask, -1e9).softmax(dim=-1) @ v
+
+    found = ch.check(attention)
+    assert set(found.names[:2]) == {"scale-model-width", "mask-inverted"}
+    assert all(each.sure == "certain" for each in found.mistakes)
+    states = {each.name: each.state for each in found.conventions}
+    assert (states["scale"], states["mask"]) == ("mistake", "mistake")
+
+
+def test_the_other_polarity_is_right_where_somebody_says_so():
+    def attention(q, k, v, mask):
+        scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+        return scores.masked_fill(mask, -1e9).softmax(dim=-1) @ v
+
+    assert ch.check(attention).names[0] == "mask-inverted"
+    told = ch.check(attention, mask="hide")
+    assert told.ok and conventions(told)["mask"].state == "different"
+
+    def documented(q, k, v, mask):
+        """mask: True = masked out."""
+        return attention(q, k, v, mask)
+
+    assert ch.check(documented).ok
+
+
+def test_the_smallest_input_is_small_and_its_numbers_are_true():
+    def attention(q, k, v):
+        """Causal."""
+        T = q.shape[-2]
+        hidden = torch.ones(T, T, dtype=torch.bool).triu(2)
+        scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+        return scores.masked_fill(hidden, -math.inf).softmax(dim=-1) @ v
+
+    example = ch.check(attention).example
+    inputs = dict(example.inputs)
+    q, k, v = (inputs[name] for name in "qkv")
+    assert q.shape[-2] == 2  # of one token nothing can be wrong
+    assert torch.allclose(attention(q, k, v), example.got, atol=1e-6)
+    wanted = F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=True)[0]
+    assert torch.allclose(wanted, example.want, atol=1e-6)
+    assert (example.got - example.want).abs().max() > 0.01
+    assert example.call == "attention(q, k, v)"
+    assert example.want_weights[0, 0].tolist() == [1, 0]
+
+
+def test_where_to_look_is_a_line_of_the_file():
+    (found,) = check_file(f"{ROOT}/examples/broken_attention.py:attention", told_of(**TELL))
+    lines = (ROOT / "examples" / "broken_attention.py").read_text("utf-8").splitlines()
+    assert found.mistakes[0].look
+    for number, text in found.mistakes[0].look:
+        assert lines[number - 1].strip() == text
+    assert any("triu(diagonal=2)" in text for _, text in found.mistakes[0].look)
+
+
+def test_what_fits_no_mistake_is_said_so():
+    def attention(q, k, v):
+        scores = (q @ k.transpose(-2, -1)).sin() / math.sqrt(q.shape[-1])
+        return scores.softmax(dim=-1) @ v.abs()
+
+    found = ch.check(attention)
+    assert found.verdict == "wrong" and found.unexplained and found.example is not None
+    assert "no mistake that we know" in str(found)
+
+
+def test_what_two_mistakes_would_explain_alike_is_called_likely():
+    def attention(q, k, v):  # for a single head d_model is d_head
+        return (q @ k.T).softmax(dim=-1) @ v
+
+    found = ch.check(attention)
+    assert found.names == ("scale-missing",) and found.kind == "sdp"
+
+
+# What is watched ----------------------------------------------------------------------------------
+
+
+def test_dropout_is_found_by_calling_twice_and_the_rest_is_still_checked():
+    def attention(q, k, v):
+        scores = q @ k.transpose(-2, -1)
+        return F.dropout(scores.softmax(dim=-1), 0.2) @ v
+
+    state = torch.random.get_rng_state()
+    found = ch.check(attention)
+    assert set(found.names) == {"dropout-in-eval", "scale-missing"}
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_what_writes_into_its_inputs_is_named_with_the_argument():
+    def attend(q, k, v):
+        q *= q.shape[-1] ** -0.5
+        return (q @ k.transpose(-2, -1)).softmax(dim=-1) @ v
+
+    (mistake,) = ch.check(attend).mistakes
+    assert (mistake.name, mistake.note, mistake.sure) == ("inputs-changed", "q", "seen")
+
+
+def test_a_stopped_gradient_is_named_with_what_gets_none():
+    def attend(q, k, v):
+        return (q @ k.detach().transpose(-2, -1) * q.shape[-1] ** -0.5).softmax(dim=-1) @ v
+
+    (mistake,) = ch.check(attend).mistakes
+    assert (mistake.name, mistake.note) == ("gradient-stopped", "k")
+
+
+@pytest.mark.parametrize(
+    ("value", "name"), [(math.nan, "empty-nan"), (None, "empty-uniform"), (0.0, None)]
+)
+def test_a_row_that_sees_nothing_is_a_caution(value, name):
+    def attend(q, k, v, mask):
+        out, _ = attention(q, k, v, mask)
+        nothing = ~mask.expand(*out.shape[:-1], k.shape[-2]).any(dim=-1, keepdim=True)
+        mean = v.mean(dim=-2, keepdim=True)
+        return torch.where(nothing, mean if value is None else torch.tensor(value), out)
+
+    found = ch.check(attend)
+    assert found.ok
+    assert found.names == (() if name is None else (name,))
+    assert ch.check(attend, strict=True).ok is (name is None)
+
+
+@pytest.mark.parametrize(
+    ("other", "name"),
+    [
+        (lambda s, w: w.mean(dim=1), "weights-averaged"), (lambda s, w: s, "weights-scores"),
+        (lambda s, w: w.mT, "weights-transposed"), (lambda s, w: w * 0.5, "weights-other"),
+    ],
+)  # fmt: skip
+def test_weights_that_are_not_those_of_the_output(other, name):
+    def attend(q, k, v):
+        scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+        weights = scores.softmax(dim=-1)
+        return weights @ v, other(scores, weights)
+
+    assert ch.check(attend).names == (name,)
+
+
+def test_a_module_is_left_as_it_was():
+    module = ch.MultiHeadAttention(24, 4).train()
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    hooks = len(module._forward_hooks)
+    assert ch.check(module).ok
+    assert all(torch.equal(before[n], t) for n, t in module.state_dict().items())
+    assert module.training and len(module._forward_hooks) == hooks
+    assert all(parameter.grad is None for parameter in module.parameters())
+
+
+# What is told, and what cannot be meant -----------------------------------------------------------
+
+
+def test_what_should_be_causal_and_is_not():
+    def attend(q, k, v):
+        return (q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])).softmax(dim=-1) @ v
+
+    assert ch.check(attend).ok
+    assert ch.check(attend, causal=True).names == ("mask-missing",)
+
+    def causal_attention(q, k, v):
+        return attend(q, k, v)
+
+    assert ch.check(causal_attention).names == ("mask-missing",)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"kind": "attention"}, "kind must be one of sdp, teach, module"),
+        ({"layout": "HBTD"}, "layout must be one of BHTD, BTHD"),
+        ({"mask": "true"}, "mask must be one of attend, hide, additive; got 'true'"),
+        ({"align": "left"}, "align must be one of bottom-right, top-left"),
+        ({"rotary": "pairs"}, "rotary must be one of halves, interleaved"),
+        ({"window": 0}, "window must be a whole number from 1 on; got 0"),
+        ({"softcap": -1.0}, "softcap must be a number above 0"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(wrong, words):
+    with pytest.raises(ValueError, match=words):
+        ch.check(attention, **wrong)
+
+
+def test_what_is_no_attention_is_untried_with_a_reason():
+    for target in (lambda a: a, lambda q, k, v: None, lambda q, k, v: "done", math.sqrt):
+        found = ch.check(target)
+        assert (found.verdict, found.status) == ("untried", 2)
+        assert found.trouble
+    with pytest.raises(ValueError, match="check takes a function"):
+        ch.check(3)
+
+
+def test_a_parameter_that_says_nothing_can_be_given_a_value():
+    def attend(q, k, v, flavor):
+        assert flavor == "plain"
+        return attention(q, k, v)[0]
+
+    assert "--set flavor=VALUE" in ch.check(attend).trouble
+    assert ch.check(attend, values={"flavor": "plain"}).ok
+
+
+# Against a peer -----------------------------------------------------------------------------------
+
+
+def test_two_that_agree_but_for_rounding():
+    found = ch.check_against(attention, F.scaled_dot_product_attention)
+    assert found.status == 0 and found.first is None and not found.trouble
+    outcomes = {each.outcome for each in found.met}
+    assert "rounding" in outcomes and "differ" not in outcomes
+
+
+def test_two_that_differ_and_under_which_rule():
+    def other(q, k, v, mask=None):
+        """q, k and v are (B, H, T, D)."""
+        weights = (q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])).softmax(dim=-1)
+        return (weights if mask is None else weights * mask) @ v
+
+    found = ch.check_against(attention, other)
+    assert found.status == 1 and found.first.name == "mask"
+    met = {each.name: each for each in found.met}
+    assert met["plain"].outcome in ("same", "rounding")
+    assert found.first.of_a < 1e-5 < found.first.of_b
+    assert found.example.sides == ("attention", "other")
+    assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["first"] == "mask"
+
+
+def test_a_module_beside_a_function():
+    class Mine(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.n_heads = 4
+            self.qkv, self.out = nn.Linear(24, 72), nn.Linear(24, 24)
+
+        def forward(self, x):
+            B, T, _ = x.shape
+            q, k, v = (a.view(B, T, 4, 6).transpose(1, 2) for a in self.qkv(x).chunk(3, dim=-1))
+            return self.out(attention(q, k, v)[0].transpose(1, 2).reshape(B, T, 24))
+
+    assert ch.check_against(Mine(), attention).status == 0
+    assert ch.check_against(attention, Mine()).status == 0
+
+
+# In somebody's own tests --------------------------------------------------------------------------
+
+
+def test_assert_attention_passes_and_fails_with_the_report():
+    assert assert_attention(attention, causal=False).ok
+    with pytest.raises(AssertionError) as failure:
+        assert_attention(attention, causal=False, strict=True, window=2)
+    assert "window-missing" in str(failure.value) and "how to mend" in str(failure.value)
+    with pytest.raises(AssertionError, match="could not be"):
+        assert_attention(lambda q, k, v: None)
+
+
+# The command --------------------------------------------------------------------------------------
+
+
+def command(*arguments, status):
+    return run([*CLEARHEAD, "check", *arguments], cwd=ROOT, status=status)
+
+
+def test_the_command_names_it_and_its_status_says_so(tmp_path):
+    page = tmp_path / "pages" / "page.html"
+    done = command("examples/broken_attention.py:attention", "--html", page, status=1)
+    assert done.stdout.startswith("attention: wrong. 1 mistake\n")
+    assert "[mask-future-one]" in done.stdout and "examples/broken_attention.py:" in done.stdout
+    assert max(map(len, done.stdout.splitlines()[:-1])) <= 80
+    assert "mask-future-one" in page.read_text("utf-8")
+
+
+def test_as_json_it_is_strict_and_whole():
+    done = command("examples/broken_attention.py:attention_entropy", "--json", status=1)
+    found = json.loads(done.stdout, parse_constant=pytest.fail)
+    assert (found["verdict"], found["mistakes"][0]["name"]) == ("wrong", "entropy-epsilon")
+
+
+def test_a_mask_in_a_file(tmp_path):
+    torch.save(torch.ones(6, 6).triu(1).bool(), tmp_path / "mask.pt")
+    done = command("--mask", tmp_path / "mask.pt", status=1)
+    assert "mask-inverted" in done.stdout
+    (tmp_path / "bad.pt").write_bytes(b"cos\nsystem\n(S'echo gone'\ntR.")
+    done = command("--mask", tmp_path / "bad.pt", status=2)
+    assert done.stderr.count("\n") == 1 and "bad.pt could not be read as a tensor" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nowhere.py:attention"], "there is no file nowhere.py"),
+        (["examples/broken_attention.py:attend"], "has no 'attend'; it has attention"),
+        ([], "say what to check"),
+        (["x.py", "--window", "0"], "window must be a whole number"),
+        (["x.py", "--set", "seven"], "--set takes NAME=VALUE"),
+        (["nothing/*.py"], "no file is called nothing"),
+        (["--mask", "nowhere.pt"], "nowhere.pt: No such file"),
+    ],
+)
+def test_a_persons_mistake_is_told_without_a_traceback(arguments, words):
+    done = command(*arguments, status=2)
+    assert words in done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
