@@ -100,6 +100,20 @@ def test_a_page_that_shows_something_else_is_caught():
     assert mismatch(["...", "head 0: 1.047", "T=8  d_model=32", "..."], got) != ""
 
 
+def test_a_check_that_shows_a_mistake_must_end_with_1_and_any_other_command_with_0():
+    wrong = (
+        ["f: wrong. 1 mistake"],
+        ["a/b.py  f g...  wrong    f:scale-missing"],
+        ["a.py,f,sdp,wrong,scale-missing,,1,"],
+        ["=== f and g differ, first here: plain ==="],
+    )
+    for shown in wrong:
+        assert status("clearhead check a.py", ["...", *shown]) == 1
+        assert status("python build.py", shown) == 0
+    for shown in ([], ["f: right. 15 probes"], ["a.py  f  right  -", "1 file: 1 right, 0 wrong."]):
+        assert status("clearhead check a.py", shown) == 0
+
+
 def test_python_in_the_readme_gives_what_it_shows():
     """The chapter's, which is a good deal more, has tests of its own."""
     results = doctest.testfile(str(ROOT / "README.md"), module_relative=False)
