@@ -44,6 +44,12 @@ def line_pattern(line: str) -> str:
     return ".*".join(re.escape(part) for part in line.split("..."))
 
 
+def status(command: str, shown: list[str]) -> int:
+    """The exit status that a page promises: 1 of a check that shows something wrong, or 0."""
+    wrong = re.compile(r"^\w+: wrong\.|\bwrong  +\S+:|,wrong,|^=== \w+ and \w+ differ,")
+    return int(command.startswith("clearhead check ") and any(map(wrong.search, shown)))
+
+
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory) -> Path:
     """A copy of the checkout, so that the commands write there."""
@@ -79,7 +85,8 @@ def test_the_commands_of_a_page_show_what_it_shows(page, checkout):
                 continue
             command = "python build.py"
         path = os.pathsep.join([str(checkout / "bin"), os.environ["PATH"]])
-        done = run(["sh", "-c", command], cwd=checkout, PATH=path, PYTHONPATH=checkout / "src")
+        done = run(["sh", "-c", command], cwd=checkout, status=status(command, shown), PATH=path,
+                   PYTHONPATH=checkout / "src")  # fmt: skip
         assert mismatch(shown, done.stdout.splitlines()) == "", command
 
 
@@ -91,6 +98,20 @@ def test_a_page_that_shows_something_else_is_caught():
     assert mismatch(["...", "head 0: 1.048", "..."], got) != ""
     assert mismatch(["head 0: 1.047", "..."], got) != ""
     assert mismatch(["...", "head 0: 1.047", "T=8  d_model=32", "..."], got) != ""
+
+
+def test_a_check_that_shows_a_mistake_must_end_with_1_and_any_other_command_with_0():
+    wrong = (
+        ["f: wrong. 1 mistake"],
+        ["a/b.py  f g...  wrong    f:scale-missing"],
+        ["a.py,f,sdp,wrong,scale-missing,,1,"],
+        ["=== f and g differ, first here: plain ==="],
+    )
+    for shown in wrong:
+        assert status("clearhead check a.py", ["...", *shown]) == 1
+        assert status("python build.py", shown) == 0
+    for shown in ([], ["f: right. 15 probes"], ["a.py  f  right  -", "1 file: 1 right, 0 wrong."]):
+        assert status("clearhead check a.py", shown) == 0
 
 
 def test_python_in_the_readme_gives_what_it_shows():
