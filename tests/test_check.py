@@ -20,6 +20,7 @@ from clearhead.checker.building import keywords
 from clearhead.checker.calls import stand_in
 from clearhead.checker.checks import check_file, told_of
 from clearhead.checker.mistakes import ATTENTION
+from clearhead.cli import main
 from clearhead.testing import assert_attention
 
 CLASS = ROOT / "tests" / "data" / "class"
@@ -321,6 +322,15 @@ def test_a_module_is_left_as_it_was():
 # What is told, and what cannot be meant -----------------------------------------------------------
 
 
+def test_what_hides_the_future_that_should_be_seen():
+    def attend(q, k, v):
+        """q, k and v are (B, H, T, D)."""
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    assert ch.check(attend).ok
+    assert ch.check(attend, causal=False).names == ("mask-causal",)
+
+
 def test_what_should_be_causal_and_is_not():
     def attend(q, k, v):
         return (q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])).softmax(dim=-1) @ v
@@ -449,6 +459,8 @@ def test_a_mask_in_a_file(tmp_path):
     done = command("--mask", tmp_path / "mask.pt", status=1)
     assert "mask-inverted" in done.stdout
     (tmp_path / "bad.pt").write_bytes(b"cos\nsystem\n(S'echo gone'\ntR.")
+    torch.save(torch.ones(6, 6).tril().bool(), tmp_path / "right.pt")
+    assert "right" in command("--mask", tmp_path / "right.pt", status=0).stdout
     done = command("--mask", tmp_path / "bad.pt", status=2)
     assert done.stderr.count("\n") == 1 and "bad.pt could not be read as a tensor" in done.stderr
 
@@ -462,10 +474,12 @@ def test_a_mask_in_a_file(tmp_path):
         (["x.py", "--window", "0"], "window must be a whole number"),
         (["x.py", "--set", "seven"], "--set takes NAME=VALUE"),
         (["nothing/*.py"], "no file is called nothing"),
+        (["nothing/"], "there is no file or folder nothing/"),
         (["--mask", "nowhere.pt"], "nowhere.pt: No such file"),
     ],
 )
-def test_a_persons_mistake_is_told_without_a_traceback(arguments, words):
-    done = command(*arguments, status=2)
-    assert words in done.stdout + done.stderr
-    assert "Traceback" not in done.stdout + done.stderr
+def test_a_persons_mistake_is_told_without_a_traceback(arguments, words, capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert main(["check", *arguments]) == 2
+    said = " ".join("".join(capsys.readouterr()).split())
+    assert words in said and "Traceback" not in said

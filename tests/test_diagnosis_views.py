@@ -264,11 +264,11 @@ def test_a_folder_is_a_line_each():
         row(wrong(unexplained="So.\nit is"), "d.py"),
     ]
     assert table(found) == [
-        "file  name       verdict  mistakes",
-        "b.py  attention  wrong    scale-missing mask-future-one",
-        "a.py  g          right    -",
-        "c.py  h          untried  it raised: x",
-        "d.py  attention  wrong    ?",
+        "file  verdict  mistakes",
+        "b.py  wrong    scale-missing mask-future-one",
+        "a.py  right    -",
+        "c.py  untried  it raised: x",
+        "d.py  wrong    ?",
         "",
         "4 files: 1 right, 2 wrong, 1 untried.",
     ]
@@ -285,7 +285,7 @@ def test_a_folder_of_hostile_names_keeps_its_lines():
     (read,) = csv.DictReader(io.StringIO(csv_text(found)))
     assert read["name"] == HOSTILE.replace("\ud800", "\\ud800")
     assert table([]) == [
-        "file  name  verdict  mistakes",
+        "file  verdict  mistakes",
         "",
         "0 files: 0 right, 0 wrong, 0 untried.",
     ]

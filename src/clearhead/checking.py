@@ -121,6 +121,8 @@ def _files(targets: list[str]) -> list[Path] | None:
                 raise Mistake(f"no file is called {target}")
             found += [Path(each) for each in matched if each.endswith(".py")]
             several = True
+        elif target.endswith(("/", os.sep)) or (several and not os.path.exists(target)):
+            raise Mistake(f"there is no file or folder {target}")
         else:
             found.append(Path(target))
     if several and not found:

@@ -4,7 +4,9 @@ ways of calling -> all probes -> right, one mistake or two -> effects, gradients
 that sees nothing -> the smallest failing input
 """
 
+import ast
 import re
+import textwrap
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -27,6 +29,7 @@ from clearhead.checker.told import Told
 from clearhead.checker.trying import Attempt
 
 ATTENTIVE = ("sdp", "teach", "module")
+ORDERS = ("qk-swapped", "kv-swapped", "qv-swapped", "qkv-rotated")
 SEVERAL = 5  # ways of calling that are tried to the end
 
 
@@ -111,6 +114,13 @@ def _named(case: _Case, mistake: Mistake, note: str, found: Sequence[Explanation
         sure = "certain"
         with_ = "" if len(chosen.made) == 1 else ", together with the other mistake"
         why = f"it gives the very numbers that were answered to all {n} probes{with_}"
+    places = case.attempt.manner.places
+    if mistake.name in ORDERS and places and any(len(p.parts) == 3 for p in places.found):
+        sure = "likely"
+        why += ". The order in a fused projection is a convention: if it is meant so, it is right"
+    taken = case.attempt.manner.mask in ("attend", "ones") and not case.told.mask
+    if mistake.name == "mask-inverted" and taken and not case.explanation.reading.causal:
+        why += ". True is taken for: may look. If it says: hidden, tell --mask-means hide"
     return located(case.subject, Found(
         mistake.name, mistake.family, mistake.title, mistake.does, mistake.mend, note, sure, why,
         mistake.also, tuple(sorted(others)),
@@ -124,11 +134,26 @@ def located(subject: Subject, found: Found, look: str = "") -> Found:
     if not pattern or not about.source:
         return found
     lines = []
+    told = _words_in(about.source)
     for number, text in enumerate(about.source.splitlines(), about.first_line):
-        code = text.split("#")[0]
+        code = "" if number - about.first_line in told else text.split("#")[0]
         if re.search(pattern, code) and not re.match(r"\s*(def|class|import|from|@)\b", code):
             lines.append((number, text.strip()))
     return replace(found, look=tuple(lines[:4]))
+
+
+def _words_in(source: str) -> set[int]:
+    """The lines, counted from 0, that hold docstrings and no code."""
+    try:
+        tree = ast.parse(textwrap.dedent(source))
+    except SyntaxError:
+        return set()
+    return {
+        line
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        for line in range(node.lineno - 1, (node.end_lineno or node.lineno))
+    }
 
 
 def _doubtful(attempt: Attempt, subject: Subject, told: Told) -> list[Found]:

@@ -161,7 +161,8 @@ def readings_of(
 ) -> list[Reading]:
     """What it may do of its own accord, the likeliest first."""
     own = {name: _own(subject, told, name) for name in ("window", "softcap", "scale")}
-    base = Reading(alibi=told.alibi, turn=told.turn, align=told.align or "end", **own)
+    base = Reading(alibi=told.alibi, turn=told.turn, align=told.align or "end",
+                   open=told.causal is False, **own)  # fmt: skip
     if chosen is not None:
         base = chosen.reading
         causals = [base.causal]

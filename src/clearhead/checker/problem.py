@@ -53,6 +53,7 @@ class Problem:
     slopes: Tensor | None = None
     sinks: Tensor | None = None
     turn: Turn | None = None
+    open: bool = False  # the future must be seen
 
     @property
     def sizes(self) -> tuple[int, int, int]:

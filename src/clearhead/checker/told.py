@@ -52,10 +52,15 @@ class Reading:
     scale: float | None = None
     alibi: bool = False
     turn: Turn | None = None
+    open: bool = False  # somebody said that the future must be seen
 
     def of(self, problem: Problem) -> Problem:
         """The problem as this attention should solve it."""
-        own: dict[str, Any] = {"causal": problem.causal or self.causal, "align": self.align}
+        own: dict[str, Any] = {
+            "causal": problem.causal or self.causal,
+            "align": self.align,
+            "open": self.open,
+        }
         for name in ("window", "softcap", "scale", "turn"):
             if getattr(problem, name) is None:
                 own[name] = getattr(self, name)

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from clearhead.checker.peers import Comparison, Met
-from clearhead.views.diagnosis import example_lines
+from clearhead.views.diagnosis import WIDTH, example_lines
+from clearhead.views.wording import sentence, wrapped
 
 WORDS = {"same": "same, to the bit", "rounding": "same but for rounding", "differ": "they differ",
          "refused": "not asked"}  # fmt: skip
@@ -11,9 +12,14 @@ WORDS = {"same": "same, to the bit", "rounding": "same but for rounding", "diffe
 
 def lines(found: Comparison) -> Iterator[str]:
     """Whether they agree; a line for each thing that both were asked; where they first differ."""
+    for line in _lines(found):
+        yield line.rstrip()
+
+
+def _lines(found: Comparison) -> Iterator[str]:
     if found.trouble:
         yield f"=== {found.a} and {found.b} could not be compared ==="
-        yield found.trouble
+        yield from wrapped(sentence(found.trouble), WIDTH)
         return
     first = found.first
     answered = [each for each in found.met if each.apart is not None]
@@ -27,7 +33,7 @@ def lines(found: Comparison) -> Iterator[str]:
     if first is not None:
         yield ""
         apart = f"They are {number(first.apart)} apart"
-        yield f"{first.name}: {first.why}. {apart}; {_who(found, first)}"
+        yield from wrapped(f"{first.name}: {first.why}. {apart}; {_who(found, first)}", WIDTH)
         if found.example is not None:
             yield ""
             yield from example_lines(found.example)
@@ -42,7 +48,8 @@ def _table(found: Comparison) -> Iterator[str]:
         else:
             yield (f"  {each.name:<{width}}  {number(each.apart):>8}  {number(each.of_a):>8}  "
                    f"{number(each.of_b):>8}  {WORDS[each.outcome]}")  # fmt: skip
-    yield f"  A is {found.a}, B is {found.b}; exact: off from dense float64, as A makes its scores"
+    legend = f"A is {found.a}, B is {found.b}; exact: off from dense float64, as A makes its scores"
+    yield from (f"  {line}" for line in wrapped(legend, WIDTH - 2))
 
 
 def _who(found: Comparison, first: Met) -> str:

@@ -37,7 +37,8 @@ def verdict(d: Diagnosis) -> str:
                     default=None)  # fmt: skip
         count = sum(t.outcome == "right" for t in d.tried)
         facts = [counted(count, "probe")] * bool(count)
-        facts += [f"worst difference {worst:.1g}"] * (worst is not None)
+        if worst is not None:
+            facts.append(f"worst difference {worst:.1g}")
         return f"{name}: right" + (f". {', '.join(facts)}" if facts else "")
     if d.verdict == "untried":
         return f"{name}: it could not be tried"

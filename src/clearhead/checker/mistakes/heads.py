@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from clearhead.checker import steps
-from clearhead.checker.line import Mistake, Step, Work, one
+from clearhead.checker.line import Mistake, Step, Work, nothing, one
 
 SPLIT = r"view|reshape|transpose|permute|rearrange|swapaxes"
 PROJECT = r"W_?[qkvQKV]|[qkv]_proj|query|key|value|qkv|@|matmul|einsum|Linear"
@@ -55,8 +55,7 @@ def _merge_interleaved(work: Work) -> None:
 
 
 def _see_all_heads(work: Work) -> None:
-    H = work.p.H
-    work.visible = torch.ones(H, H, dtype=torch.bool)
+    work.visible = torch.ones(work.p.H, work.k.shape[2], dtype=torch.bool)
 
 
 def _see_heads_before(work: Work) -> None:
@@ -105,7 +104,7 @@ def _split_across(work: Work) -> None:
         _split_by(_not_transposed)(work)
 
 
-_ACROSS = {"split": _split_across, "see": _see_all_heads}
+_ACROSS = {"split": _split_across, "expand": nothing, "see": _see_all_heads}
 
 HEADS = (
     Mistake(

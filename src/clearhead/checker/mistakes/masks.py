@@ -83,6 +83,12 @@ def _shifted(by: int) -> Step:
     return see
 
 
+def _closed(work: Work) -> None:
+    if not work.p.open:
+        raise LookupError("nobody said that the future must be seen")
+    work.visible = steps.positional(Work(p=work.p.but(causal=True))) & steps.given(work)
+
+
 def _other_end(work: Work) -> None:
     work.p = work.p.but(align="start" if work.p.align == "end" else "end")
     steps.see(work)
@@ -223,6 +229,12 @@ MASKS = (
         "pass over the whole text.",
         "build the mask from both lengths: j <= i + (S - T)",
         _variants(_lost_unequal), look=MASK + "|shape|size",
+    ),
+    Mistake(
+        "mask-causal", "mask", "the future is hidden, though it should be seen",
+        "An encoder that cannot look ahead knows only half of each sentence.",
+        "leave the causal mask out, or make it a choice of the caller",
+        one(see=_closed), look=MASK + "|causal",
     ),
     Mistake(
         "mask-other-end", "mask",

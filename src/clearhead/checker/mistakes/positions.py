@@ -16,7 +16,7 @@ def _turned(
     def turn(work: Work) -> None:
         how, (_, T, S) = work.p.turn, work.p.sizes
         if how is None:
-            raise LookupError("there are no rotary positions")
+            return
         pairing = how.pairing
         if other_pairs:
             pairing = "interleaved" if pairing == "halves" else "halves"
@@ -32,8 +32,6 @@ def _turned(
 
 
 def _restarted(work: Work) -> None:
-    if work.p.turn is None:
-        raise LookupError("there are no rotary positions")
     work.at = 0
 
 
@@ -100,7 +98,7 @@ def _leaning(sign: float = 1.0, flip: bool = False, scaled: bool = False) -> Ste
     def lean(work: Work) -> None:
         slopes = work.p.slopes
         if slopes is None:
-            raise LookupError("there are no slopes")
+            return
         slopes = (slopes.flip(0) if flip else slopes) * (steps.factor(work) if scaled else 1)
         work.scores = work.scores - sign * slopes.view(1, -1, 1, 1) * steps.back(work)
 

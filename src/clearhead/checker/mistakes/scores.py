@@ -16,6 +16,17 @@ def _times(work: Work, factor: float) -> None:
     work.scores = work.scores * factor
 
 
+def _default(*steps_: tuple[str, Step]) -> tuple[tuple[str, Changes], ...]:
+    """Made always, or only where no scale is handed over."""
+
+    def unless(step: Step, right: Step) -> Step:
+        return lambda work: (step if work.p.scale is None else right)(work)
+
+    known = steps.ATTENTION.steps
+    kept = {name: unless(step, known[name]) for name, step in steps_}
+    return ("", dict(steps_)), ("where none is handed over", kept)
+
+
 def _scaled_after(work: Work) -> None:
     work.weights = work.weights * steps.factor(work)
 
@@ -28,7 +39,7 @@ SCALES = (
         "Scores grow like sqrt(d_head): the softmax gives nearly everything to one key, its slope "
         "there is near 0, and hardly a gradient comes back.",
         "scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])",
-        one(scale=nothing), look=SCALE + "|@|matmul|einsum",
+        _default(("scale", nothing)), look=SCALE + "|@|matmul|einsum",
     ),
     Mistake(
         "scale-model-width", "scale",
@@ -37,13 +48,13 @@ SCALES = (
         "little, and what training can do about it costs it steps.",
         "divide by the square root of the size of one head: math.sqrt(q.shape[-1]) after the split "
         "into heads",
-        one(scale=lambda w: _times(w, w.p.width**-0.5)), look=SCALE,
+        _default(("scale", lambda w: _times(w, w.p.width**-0.5))), look=SCALE,
     ),
     Mistake(
         "scale-no-root", "scale", "the scores are divided by d_head, not by its square root",
         "Scores are sqrt(d_head) times too small: weights are nearly equal, whatever the keys say.",
         "divide once, by math.sqrt(d_head)",
-        one(scale=lambda w: _times(w, 1 / w.p.head_size)),
+        _default(("scale", lambda w: _times(w, 1 / w.p.head_size))),
         also=("1/d_head", "divided by sqrt(d_head) twice", "both q and k divided by sqrt(d_head)"),
         look=SCALE,
     ),
@@ -51,21 +62,21 @@ SCALES = (
         "scale-multiplied", "scale", "the scores are multiplied by sqrt(d_head), not divided by it",
         "Scores are d_head times too large: the softmax is a maximum, and no gradient comes back.",
         "divide by math.sqrt(d_head)",
-        one(scale=lambda w: _times(w, w.p.head_size**0.5)), look=SCALE,
+        _default(("scale", lambda w: _times(w, w.p.head_size**0.5))), look=SCALE,
     ),
     Mistake(
         "scale-one-side", "scale", "the fourth root of d_head divides q or k, and not both",
         "Scores are d_head to the power 1/4 too large. The split of the scale over both sides is "
         "for half precision; done on one side it is half of the scale.",
         "divide q and k both by d_head ** 0.25, or the scores by d_head ** 0.5",
-        one(scale=lambda w: _times(w, w.p.head_size**-0.25)), look=SCALE + r"|0\.25",
+        _default(("scale", lambda w: _times(w, w.p.head_size**-0.25))), look=SCALE + r"|0\.25",
     ),
     Mistake(
         "scale-after-softmax", "scale", "the weights are divided by sqrt(d_head), not the scores",
         "A row of weights sums to 1/sqrt(d_head): the output is too small, and the softmax is as "
         "sharp as without any scale.",
         "divide before the softmax",
-        one(scale=nothing, after=_scaled_after), look=SCALE + "|softmax",
+        _default(("scale", nothing), ("after", _scaled_after)), look=SCALE + "|softmax",
     ),
     Mistake(
         "scale-by-length", "scale", "the scores are divided by the square root of the length",
@@ -84,7 +95,7 @@ SCALES = (
         "The scale has nothing to do with the size of a score: too sharp with few heads, too flat "
         "with many.",
         "divide by math.sqrt(q.shape[-1]), the last axis, not the one of heads",
-        one(scale=lambda w: _times(w, w.p.H**-0.5)), look=SCALE,
+        _default(("scale", lambda w: _times(w, w.p.H**-0.5))), look=SCALE,
     ),
     Mistake(
         "scale-ignored", "scale", "the scale that is handed over is not used",
@@ -104,7 +115,7 @@ OTHER_SCALE = Mistake(
 
 def scaled_by(number: float) -> Changes:
     """The step that multiplies scores by this number."""
-    return {"scale": lambda work: _times(work, number)}
+    return {"scale": lambda work: _times(work, work.p.scale or number)}
 
 
 # The soft-cap ---------------------------------------------------------------------------------
