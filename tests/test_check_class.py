@@ -114,7 +114,10 @@ def test_every_mistake_differs_from_every_other_and_from_right(style):
         differences = [misfit(a.out, b) for a, b in both]
         return max((d for d in differences if d == d), default=0.0)
 
-    seen = {name: outs for name, outs in answers.items() if apart(outs, right) > 1e-3}
+    def numbers(outs):  # where all is NaN nobody asks which mistake it was
+        return any(bool(each.out.isfinite().any()) for each in outs if each)
+
+    seen = {n: outs for n, outs in answers.items() if apart(outs, right) > 1e-3 and numbers(outs)}
     alike = {
         frozenset({a[0], b[0]})
         for a, b in itertools.combinations(seen, 2)
@@ -167,8 +170,8 @@ def test_thirty_files_are_looked_over_one_of_them_hanging_and_one_crashing(tmp_p
         "untried" in lines["odd_hang_call.py"] and "did not come back" in lines["odd_hang_call.py"]
     )
     assert "untried" in lines["odd_crash_import.py"]
-    assert not [line for name, line in lines.items() if name.startswith("right_") and "right" not in
-                line.split()[1]]  # fmt: skip
+    right = [line for name, line in lines.items() if name.startswith("right_")]
+    assert all(line.split()[1] == "right" for line in right), right
 
 
 def test_odd_files_get_a_reason_and_do_no_harm(tmp_path):
