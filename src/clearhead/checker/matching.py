@@ -56,7 +56,8 @@ class Asked:
 def misfit(got: Tensor, work: Work, want: Tensor | None = None) -> float:
     """The largest difference, relative to numbers near 1 and above; inf where a number is none.
 
-    What follows from a row that sees nothing (NaN in ours) is not compared; NaN if nothing is left.
+    What follows from a row that sees nothing (NaN in ours) is not compared; NaN if no number is
+    left to compare.
     """
     want = work.out if want is None else want
     if got.shape != want.shape:
@@ -71,7 +72,7 @@ def misfit(got: Tensor, work: Work, want: Tensor | None = None) -> float:
     if bool((finite != theirs.isfinite()).any()):
         return math.inf
     if not bool(finite.any()):
-        return 0.0
+        return math.nan
     ours, theirs = ours[finite], theirs[finite]
     return float((ours - theirs).abs().max() / max(1.0, float(ours.abs().max())))
 

@@ -48,7 +48,9 @@ def placed(subject: Subject, kind: str, told: Told) -> list[Way] | Diagnosis:
 def untried(subject: Subject, kind: str, failures: Sequence[Failure]) -> Diagnosis:
     """It could not be called in any way that we know."""
     own = [failure for failure in failures if failure.line is not None]
-    worst = own[0] if own else failures[0] if failures else Failure("raised", "no way to call it")
+    first = failures[:1] or [Failure("raised", "no way to call it")]
+    # The likeliest way of calling tells most, unless it failed outside of the person's own lines.
+    worst = (own or first)[0] if first[0].kind == "raised" else first[0]
     at = None if worst.line is None else (worst.line, worst.source)
     return Diagnosis(subject.about.name, kind, "untried", trouble=words_of(worst), trouble_at=at)
 
