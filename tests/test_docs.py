@@ -69,7 +69,13 @@ def checkout(tmp_path_factory) -> Path:
     return copy
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+LONG = ("corpus.md",)  # pages whose commands take long
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(p, id=p.name, marks=[pytest.mark.slow] * (p.name in LONG)) for p in PAGES],
+)
 def test_the_commands_of_a_page_show_what_it_shows(page, checkout):
     """In the order in which they stand: some look at what those before them have made."""
     for command, shown in commands(page.read_text("utf-8")):

@@ -100,7 +100,7 @@ def test_tiles_heads_and_calls_drop_apart_and_a_seed_drops_alike():
 
 @pytest.mark.usefixtures("small_tiles")
 @pytest.mark.parametrize("rule", [
-    pytest.param(rule, id=name, marks=[] if name in ("causal", "window") else [pytest.mark.slow])
+    pytest.param(rule, id=name, marks=[] if name == "causal" else [pytest.mark.slow])
     for name, rule in RULES.items()
 ])  # fmt: skip
 def test_gradients_through_dropout(rule):

@@ -103,7 +103,7 @@ def layer_by_layer(model, **options):
 
 @pytest.mark.parametrize("how", [whole, in_place, layer_by_layer])
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", inductor])
-@pytest.mark.parametrize("fullgraph", [True, False])
+@pytest.mark.parametrize("fullgraph", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_compiled_code_runs_as_it_is_and_is_heard(how, backend, fullgraph):
     torch._dynamo.reset()
     with torch.no_grad():
@@ -170,7 +170,8 @@ def test_a_compiled_training_step_has_the_same_gradients():
     assert all(torch.equal(a, b) for a, b in zip(before, step(), strict=True))
 
 
-@pytest.mark.parametrize("name", ["llama", pytest.param("bart", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["llama", "bart"])
 def test_a_compiled_transformers_model_is_heard(name):
     torch._dynamo.reset()
     model, inputs = zoo.build(name), {**zoo.feed(name), "use_cache": False}

@@ -276,7 +276,8 @@ def uninterrupted(tmp_path_factory) -> list[dict]:
 @pytest.mark.parametrize(
     "how",
     [
-        pytest.param(signal.SIGKILL, id="killed"), pytest.param(signal.SIGINT, id="interrupted"),
+        pytest.param(signal.SIGKILL, id="killed"),
+        pytest.param(signal.SIGINT, id="interrupted", marks=pytest.mark.slow),
         pytest.param(signal.SIGTERM, id="ended", marks=pytest.mark.slow),
     ],
 )  # fmt: skip
