@@ -54,6 +54,16 @@ def conventions(attempt: Attempt, explanation: Explanation, kind: str) -> Iterat
                          else next(m.mistake.title for m in explanation.made
                                    if m.mistake.family == "shared key heads"),
                          _state("shared key heads", families))  # fmt: skip
+    if "softcap" in answered or reading.softcap is not None:
+        yield Convention("softcap", "cap * tanh(score / cap), after the scale and before the mask"
+                         if "softcap" not in families
+                         else next(m.mistake.title for m in explanation.made
+                                   if m.mistake.family == "softcap"),
+                         _state("softcap", families))  # fmt: skip
+    if any(one.probe.problem.sinks is not None for one in attempt.asked):
+        yield Convention("sinks", "one more outcome of the softmax, whose weight is dropped"
+                         if "sinks" not in families else "not in the softmax",
+                         _state("sinks", families))  # fmt: skip
     if reading.turn is not None:
         yield Convention("rotary", f"{reading.turn.pairing}, base {reading.turn.base:g}",
                          _state("rotary", families))  # fmt: skip

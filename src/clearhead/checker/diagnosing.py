@@ -39,9 +39,10 @@ def diagnose_attention(subject: Subject, kind: str, told: Told) -> Diagnosis:
     ways = placed(subject, kind, told)
     if isinstance(ways, Diagnosis):
         return ways
-    for attempt, explanation in ways[:SEVERAL]:  # the first that explains all that is asked
+    for at, (attempt, explanation) in enumerate(ways[:SEVERAL]):  # the first that explains all
         trying.rest(subject, attempt, told)
-        found = explained(readings_of(told, subject, attempt, chosen=explanation), attempt)
+        readings = readings_of(told, subject, attempt, chosen=explanation)
+        found = explained(readings, attempt, pairs=at == 0 or len(explanation.made) == 2)
         if found:
             return _told_of(subject, kind, told, attempt, found[0], found, began)
     return _told_of(subject, kind, told, *ways[0], [], began)

@@ -189,6 +189,12 @@ class Manner:
         self, role: str, parameter: Parameter, problem: Problem, hands: frozenset[str]
     ) -> Any:
         B, T, S = problem.sizes
+        if "bias" in hands and problem.bias is not None and role in ("mask", "bias"):
+            return problem.bias.float()
+        if role in ("hidden", "keep") and "padding" not in hands:
+            none = torch.zeros(B, S, dtype=torch.bool)
+            neutral = none if role == "hidden" else ~none
+            return neutral if parameter.required else LEFT_OUT
         sees = problem.mask if "mask" in hands else None
         if sees is None:
             if not parameter.required:
@@ -197,8 +203,6 @@ class Manner:
                 return None
             sees = torch.ones(T, S, dtype=torch.bool)
         if role in ("hidden", "keep"):
-            if "padding" not in hands:
-                return None if parameter.required else LEFT_OUT
             keys = sees.expand(B, 1, T, S)[:, 0, 0]
             return ~keys if role == "hidden" else keys
         if "padding" in hands and {"hidden", "keep"} & set(roles(self.about.parameters)):

@@ -216,14 +216,20 @@ def says_causal(subject: Subject) -> bool:
     )
 
 
-def explained(readings: Sequence[Reading], attempt: Attempt) -> list[Explanation]:
+def explained(
+    readings: Sequence[Reading], attempt: Attempt, pairs: bool = True
+) -> list[Explanation]:
     """The simplest explanations of all answers."""
-    asked, late = attempt.asked, partial(_late, time.monotonic())
+    asked = attempt.asked
     return (
         right(readings, LINE, asked)
         or singles(readings, LINE, asked, ATTENTION)
         or fitted(readings, LINE, asked, OTHER_SCALE, scaled_by)
-        or doubles(readings, LINE, asked, ATTENTION, stop=late)
+        or (
+            doubles(readings, LINE, asked, ATTENTION, stop=partial(_late, time.monotonic()))
+            if pairs
+            else []
+        )
     )
 
 

@@ -19,6 +19,7 @@ class Probe:
     hands   "mask", "padding" (a mask over keys), "causal", "window", "softcap", "sinks", "slopes",
             "scale"
     first   asked first, while the way of calling is looked for
+    hostile numbers on which a careless computation gives nothing but NaN
     close   how far an answer in float32 may be off, relative to numbers near 1
     """
 
@@ -27,6 +28,7 @@ class Probe:
     hands: frozenset[str] = frozenset()
     why: str = ""
     first: bool = False
+    hostile: bool = False
     close: float = 2e-5
 
 
@@ -55,6 +57,7 @@ def probes(manner: Manner, told: Told) -> Iterator[Probe]:
     yield from _longer(manner, told, takes, masks)
     yield from _named(manner, base, takes, masks)
     yield from _hostile(manner, base, takes, masks)
+    yield from _far(manner, takes, masks)
 
 
 def length(told: Told) -> int:
@@ -133,10 +136,18 @@ def _longer(manner: Manner, told: Told, takes: set[str], masks: bool) -> Iterato
     if "causal" in takes:
         yield Probe("causal, more keys", long.but(causal=True), frozenset({"causal"}),
                     "where the causal mask begins with a cache")  # fmt: skip
+    if takes & {"mask", "bias"} and manner.mask == "additive":
+        lean = normal(3, long.sizes[2], seed=8)
+        yield Probe("a bias", long.but(bias=lean), frozenset({"mask", "bias"}),
+                    "numbers that are added to the scores")  # fmt: skip
     if masks:
         sees = some_mask(3, long.sizes[2])
         yield Probe("mask, more keys", long.but(mask=sees), frozenset({"mask"}),
                     "a mask (T, S) that is not square")  # fmt: skip
+    if "window" in takes:
+        hands = frozenset({"causal"}) if "causal" in takes else frozenset[str]()
+        yield Probe("window, more keys", long.but(window=3, causal=bool(hands)),
+                    frozenset({"window"}) | hands, "a window in a cache")  # fmt: skip
     wide = needing(manner, heads(B=B, H=manner.H, G=manner.H, T=5, D=8, Dv=6, seed=4))
     yield Probe("values of another size", wide, why="D_v is not D")
     if manner.H > 1:
@@ -188,13 +199,33 @@ def _hostile(manner: Manner, base: Problem, takes: set[str], masks: bool) -> Ite
         sees[..., -1] = False
         hands, asked = frozenset({"mask", "padding"}), base.but(mask=sees)
     yield Probe("large scores", large(asked), hands, "a score of 2000 that all who see it must "
-                "choose, and that is hidden from the others", close=1e-4)  # fmt: skip
+                "choose, and that is hidden from the others", close=1e-4, hostile=True)  # fmt: skip
     for low in (30.0, 3000.0):
         yield Probe(f"scores of -{low:g}", all_low(asked, low), hands,
-                    "visible scores below somebody's minus infinity", close=1e-4)  # fmt: skip
+                    "visible scores below somebody's minus infinity", close=1e-4, hostile=True)  # fmt: skip
     wide = problem_for(manner, seed=2, size=6.0)
     yield Probe("wide scores", asked.but(q=wide.q, k=wide.k, v=wide.v, x=wide.x, W=wide.W), hands,
                 "where half precision shows", close=1e-4)  # fmt: skip
+
+
+def _far(manner: Manner, takes: set[str], masks: bool) -> Iterator[Probe]:
+    """Texts longer than a tile or a table, whose scores rise, so that the largest moves on."""
+    if "cos" in takes:
+        return
+    for T in (61, 131):
+        long = problem_for(manner, seed=7, T=T)
+        rise = torch.linspace(0.5, 2.5, T).double()[:, None]
+        hands = frozenset({"causal"}) if "causal" in takes else frozenset[str]()
+        if hands:
+            long = long.but(causal=True)
+        elif masks:
+            hands, long = frozenset({"mask"}), long.but(mask=torch.ones(T, T).tril().bool())
+        if long.x is not None:
+            long = long.but(x=long.x * rise)
+        elif long.k is not None:
+            long = long.but(k=long.k * rise)
+        yield Probe(f"{T} tokens", long, hands, "longer than a tile, with scores that rise",
+                    close=1e-4)  # fmt: skip
 
 
 def large(problem: Problem, size: float = 2000.0) -> Problem:

@@ -51,6 +51,7 @@ class Problem:
     scale: float | None = None
     softcap: float | None = None
     slopes: Tensor | None = None
+    bias: Tensor | None = None  # added to the scores
     sinks: Tensor | None = None
     turn: Turn | None = None
     open: bool = False  # the future must be seen

@@ -125,7 +125,7 @@ def pictured(
     """What goes in and what came out, of the first element of the batch."""
     p = probe.problem
     inputs = [(n, getattr(p, n)[0]) for n in ("q", "k", "v", "x") if getattr(p, n) is not None]
-    if p.mask is not None and probe.hands:
+    if p.mask is not None:
         inputs.append(("mask", p.mask[0, 0] if p.mask.ndim == 4 else p.mask))
     if p.W is not None and show_projections and p.W.q.numel() <= 16:
         inputs += [("W_Q", p.W.q), ("W_K", p.W.k), ("W_V", p.W.v)]

@@ -101,9 +101,11 @@ def cap(work: Work) -> None:
 
 
 def lean(work: Work) -> None:
-    """ALiBi: a slope times how far back the key lies."""
+    """ALiBi, a slope times how far back the key lies; and what the caller adds."""
     if work.p.slopes is not None:
         work.scores = work.scores - work.p.slopes.view(1, -1, 1, 1) * back(work)
+    if work.p.bias is not None:
+        work.scores = work.scores + work.p.bias
 
 
 def back(work: Work) -> Tensor:

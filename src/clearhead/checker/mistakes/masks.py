@@ -108,6 +108,18 @@ def _lowered(value: float) -> Step:
     return hide
 
 
+def _nan(work: Work) -> None:
+    handed = work.p.mask is not None or work.p.causal
+    work.scores = work.scores * math.nan if handed else work.scores
+
+
+def _bias_scaled(work: Work) -> None:
+    p = work.p
+    work.p = p if p.bias is None else p.but(bias=p.bias * steps.factor(work))
+    steps.lean(work)
+    work.p = p
+
+
 def _added(work: Work) -> None:
     work.scores = work.scores + work.visible
 
@@ -168,6 +180,18 @@ MASKS = (
         "exp(0) is 1: a hidden key gets as much as one with an average score.",
         "scores.masked_fill(~visible, -inf)",
         one(hide=_filled(0.0)), also=("the scores are multiplied by the mask",), look=MASK,
+    ),
+    Mistake(
+        "mask-nan", "mask", "the mask makes NaN of everything",
+        "0 * inf is NaN: so is the loss, from the first step on.",
+        "scores.masked_fill(~visible, -inf), or torch.where: no product with infinity",
+        one(hide=_nan), look=MASK + "|inf",
+    ),
+    Mistake(
+        "bias-scaled", "mask", "what is added to the scores is divided by sqrt(d_head) with them",
+        "A bias, of ALiBi or of relative positions, has sqrt(d_head) times too little say.",
+        "scale the product of q and k, then add",
+        one(lean=_bias_scaled), look=MASK + "|bias|scal|sqrt",
     ),
     Mistake(
         "mask-added", "mask", "the mask of ones and zeros is added to the scores",

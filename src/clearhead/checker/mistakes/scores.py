@@ -185,6 +185,28 @@ def _softmax_over(*axes: int) -> Step:
     return weigh
 
 
+def _naive(*axes: int) -> Step:
+    """The same by hand, without the maximum, in float32."""
+
+    def weigh(work: Work) -> None:
+        exps = _outcomes(work).float().exp()
+        weights = exps / exps.sum(dim=axes, keepdim=True)
+        work.weights = weights[..., : work.scores.shape[-1]].double()
+
+    return weigh
+
+
+def _sums_unkept(work: Work) -> None:
+    """The sum of row j divides column j."""
+    sums = _outcomes(work).logsumexp(dim=-1)
+    work.weights = (_outcomes(work) - sums[..., None, :]).exp()
+
+
+def _naive_unkept(work: Work) -> None:
+    exps = _outcomes(work).float().exp()
+    work.weights = (exps / exps.sum(dim=-1)[..., None, :]).double()
+
+
 def _in(dtype: torch.dtype) -> Step:
     def weigh(work: Work) -> None:
         weights = _outcomes(work).to(dtype).softmax(dim=-1).double()
@@ -230,13 +252,15 @@ SOFTMAXES = (
         "Columns sum to 1 and rows do not: each key shares itself out among the queries, and with "
         "a causal mask an early position learns of later ones through the sum.",
         "softmax(dim=-1): the last axis is that of the keys",
-        one(weigh=_softmax_over(-2)), look=SOFTMAX,
+        (("", {"weigh": _softmax_over(-2)}),
+         ("and without the maximum", {"weigh": _naive(-2)})), look=SOFTMAX,
     ),
     Mistake(
         "softmax-over-heads", "softmax", "the softmax runs over the heads",
         "Heads compete with each other instead of keys: a row of one head sums to anything.",
         "softmax(dim=-1): the last axis is that of the keys",
-        one(weigh=_softmax_over(1)), look=SOFTMAX,
+        (("", {"weigh": _softmax_over(1)}),
+         ("and without the maximum", {"weigh": _naive(1)})), look=SOFTMAX,
     ),
     Mistake(
         "softmax-over-batch", "softmax", "the softmax runs over the batch",
@@ -248,7 +272,17 @@ SOFTMAXES = (
         "softmax-over-all", "softmax", "one softmax runs over all scores of a map at once",
         "The whole map sums to 1, so that each row gets about 1/T of what is its own.",
         "softmax(dim=-1), each row by itself",
-        one(weigh=_softmax_over(-2, -1)), look=SOFTMAX,
+        (("", {"weigh": _softmax_over(-2, -1)}),
+         ("and without the maximum", {"weigh": _naive(-2, -1)}),
+         ("and of all heads and texts", {"weigh": _naive(0, 1, 2, 3)})), look=SOFTMAX,
+    ),
+    Mistake(
+        "softmax-sums-unkept", "softmax", "the sum of a row divides a column",
+        "Without keepdim the sums of the rows stand as a row, so that weight (i, j) is divided by "
+        "the sum of row j: no row sums to 1.",
+        "exps / exps.sum(-1, keepdim=True)",
+        (("", {"weigh": _sums_unkept}),
+         ("and without the maximum", {"weigh": _naive_unkept})), look=SOFTMAX + "|sum",
     ),
     Mistake(
         "softmax-missing", "softmax", "there is no softmax: scores are used as weights",
