@@ -10,7 +10,10 @@ from clearhead.checker import steps
 from clearhead.checker.line import Mistake, Step, Work, nothing, one
 
 SPLIT = r"view|reshape|transpose|permute|rearrange|swapaxes"
-MERGE = r"^(?!.*\b(n_?heads?|num_heads|heads?|H|h)\b(?! ?\*)).*(view|reshape|flatten|rearrange|cat\()"
+MERGE = (  # where no count of heads is but in a product
+    r"^(?!.*\b(n_?heads?|num_heads|heads?|H|h)\b(?! ?\*))"
+    r".*(view|reshape|flatten|rearrange|cat\()"
+)
 PROJECT = r"W_?[qkvQKV]|[qkv]_proj|query|key|value|qkv|@|matmul|einsum|Linear"
 OUTPUT = r"W_?[oO]\b|out_proj|o_proj|c_proj|to_out|proj"
 
