@@ -483,3 +483,59 @@ def test_a_persons_mistake_is_told_without_a_traceback(arguments, words, capsys,
     assert main(["check", *arguments]) == 2
     said = " ".join("".join(capsys.readouterr()).split())
     assert words in said and "Traceback" not in said
+
+
+# What a newcomer's reports must not say ---------------------------------------------------------
+
+
+class Merged(nn.Module):
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.d_model, self.num_heads = d_model, num_heads
+        self.d_head = d_model // num_heads
+        self.W_q, self.W_k, self.W_v, self.W_o = (nn.Linear(d_model, d_model) for _ in range(4))
+
+    def forward(self, x):
+        B, T, _ = x.shape
+        q = self.W_q(x).view(B, T, self.num_heads, self.d_head).transpose(1, 2)
+        k = self.W_k(x).view(B, T, self.num_heads, self.d_head).transpose(1, 2)
+        v = self.W_v(x).view(B, T, self.num_heads, self.d_head).transpose(1, 2)
+        scores = q @ k.transpose(-2, -1) / self.d_model**0.5
+        out = (scores.softmax(-1) @ v).reshape(B, T, self.d_model)
+        return self.W_o(out)
+
+
+def test_the_lines_to_look_at_hold_the_one_that_is_wrong():
+    found = {each.name: [text for _, text in each.look] for each in ch.check(Merged).mistakes}
+    assert [text.split(" =")[0] for text in found["scale-model-width"]] == ["scores"]
+    assert found["merge-view"][0].startswith("out =")
+
+
+def test_weights_of_what_is_not_explained_are_not_invented():
+    def attention(x, W_Q, W_K, W_V):
+        powers = (x @ W_Q @ (x @ W_K).mT).exp()
+        return powers / powers.sum(dim=1) @ (x @ W_V)
+
+    found = ch.check(attention)
+    assert found.verdict == "wrong" and not found.mistakes
+    assert found.example is not None and found.example.got_weights is None
+
+
+class Across(nn.Module):
+    def __init__(self, dim, heads=4):
+        super().__init__()
+        self.heads = heads
+        self.to_q, self.to_k, self.to_v, self.to_out = (nn.Linear(dim, dim) for _ in range(4))
+
+    def forward(self, x, context):
+        B, T, C = x.shape
+        q = self.to_q(x).view(B, T, self.heads, -1).transpose(1, 2)
+        k = self.to_k(context).view(B, context.shape[1], self.heads, -1).transpose(1, 2)
+        v = self.to_v(context).view(B, context.shape[1], self.heads, -1).transpose(1, 2)
+        weights = (q @ k.transpose(-1, -2) * (C // self.heads) ** -0.5).softmax(-1)
+        return self.to_out((weights @ v).transpose(1, 2).reshape(B, T, C))
+
+
+def test_what_attends_to_a_context_is_handed_embeddings_for_it():
+    found = ch.check(Across)
+    assert found.verdict == "right", str(found)

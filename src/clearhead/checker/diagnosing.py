@@ -79,7 +79,8 @@ def _told_of(
     if told.strict:
         mistakes, cautions = mistakes + cautions, []
     wrong = bool(mistakes or unexplained)
-    example = small.smallest(subject, attempt, explanation) if wrong else None
+    shown = Explanation(explanation.reading) if unexplained else explanation
+    example = small.smallest(subject, attempt, shown) if wrong else None
     return Diagnosis(
         target=subject.about.name,
         kind=kind,

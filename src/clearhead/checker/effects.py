@@ -177,7 +177,7 @@ def _gradients(subject: Subject, attempt: Attempt, explanation: Explanation) -> 
     ours = {name: each for name, each in pairs if each is not None}
     stopped, wrong = [], []
     for name, role in _keys(attempt):
-        want = ours.get(role)
+        want = None if role == "x" and manner.contexts else ours.get(role)  # x went in twice
         if name not in reply.gradients or want is None or math.isnan(float(want.sum())):
             continue
         got, size = reply.gradients[name], float(want.abs().max())

@@ -16,11 +16,13 @@ from clearhead.checker.axes import Answer, Unanswerable, letters, named, orders,
 from clearhead.checker.calls import Reply, Request, Stub
 from clearhead.checker.problem import Problem, Projections, Turn
 from clearhead.checker.projections import Places
-from clearhead.checker.signature import roles
+from clearhead.checker.signature import plain, roles
 
 LAYOUTS = {"sdp": ("BHTD", "BTHD", "HTD", "BTD", "TD", "THD"), "teach": ("TM", "BTM"),
            "module": ("BTM", "TM", "TBM")}  # fmt: skip
 NOTHING = frozenset[str]()
+# What keys and values are made of where that is not x. It is handed x: attention to itself.
+CONTEXT = {"context", "ctx", "memory", "encoderhiddenstates", "encoderoutput", "encoutput"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +71,7 @@ class Manner:
             if parameter.kind == "var":
                 stopped = stopped or not parameter.name.startswith("**")
                 continue
-            role = known.get(parameter.name)
+            role = "x" if parameter.name in self.contexts else known.get(parameter.name)
             if parameter.name in self.values:
                 value = self.values[parameter.name]
             else:
@@ -92,6 +94,7 @@ class Manner:
         request = self.request(problem, hands)
         names = [p.name for p in self.about.parameters if p.kind != "var"]
         known = {name: role for role, name in roles(self.about.parameters).items()}
+        known |= dict.fromkeys(self.contexts, "x")
         said = []
         for name, value in [
             *zip(names, request.arguments, strict=False),
@@ -101,6 +104,12 @@ class Manner:
             short = "a module" if isinstance(value, Stub) else short
             said.append(short if name not in request.keywords else f"{name}={short}")
         return f"{self.about.name}({', '.join(said)})"
+
+    @property
+    def contexts(self) -> list[str]:
+        """The parameters beside x that keys and values are made of: they get x as well."""
+        required = [p.name for p in self.about.parameters if p.required and self.kind != "sdp"]
+        return [name for name in required if plain(name) in CONTEXT]
 
     def _value(
         self, role: str | None, parameter: Parameter, problem: Problem, hands: frozenset[str]

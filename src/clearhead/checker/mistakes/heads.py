@@ -10,6 +10,10 @@ from clearhead.checker import steps
 from clearhead.checker.line import Mistake, Step, Work, nothing, one
 
 SPLIT = r"view|reshape|transpose|permute|rearrange|swapaxes"
+MERGE = (  # where no count of heads is but in a product
+    r"^(?!.*\b(n_?heads?|num_heads|heads?|H|h)\b(?! ?\*))"
+    r".*(view|reshape|flatten|rearrange|cat\()"
+)
 PROJECT = r"W_?[qkvQKV]|[qkv]_proj|query|key|value|qkv|@|matmul|einsum|Linear"
 OUTPUT = r"W_?[oO]\b|out_proj|o_proj|c_proj|to_out|proj"
 
@@ -119,7 +123,7 @@ HEADS = (
         "merge-view", "heads", "heads are merged without transposing back",
         "A token gets pieces of other tokens' outputs, the future's among them.",
         "heads.transpose(1, 2).reshape(B, T, H * d_head)",
-        one(merge=_merge_viewed), look=SPLIT,
+        one(merge=_merge_viewed), look=MERGE,
     ),
     Mistake(
         "heads-interleaved", "heads", "a head gets every H-th number instead of a run of them",
@@ -131,7 +135,7 @@ HEADS = (
         "merge-interleaved", "heads", "heads are merged number by number instead of side by side",
         "The output projection reads each number in another place: trained weights do not fit.",
         "heads.transpose(1, 2).reshape(B, T, H * d_head)",
-        one(merge=_merge_interleaved), look=SPLIT,
+        one(merge=_merge_interleaved), look=MERGE,
     ),
     Mistake(
         "heads-attend-heads", "heads",

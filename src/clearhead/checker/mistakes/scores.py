@@ -8,7 +8,7 @@ from torch import Tensor
 from clearhead.checker import steps
 from clearhead.checker.line import Changes, Mistake, Step, Work, nothing, one
 
-SCALE = r"sqrt|\*\* ?-?0\.5|scal|d_k|d_head|head_dim"
+SCALE = r"sqrt|\*\* ?\(?-?0?\.5|scal|(?<!/)/ ?\(?(self\.)?(d_k|d_head|head_dim|head_size)\b"
 SOFTMAX = r"softmax|\bexp\("
 
 
