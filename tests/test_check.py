@@ -246,6 +246,66 @@ def test_what_two_mistakes_would_explain_alike_is_called_likely():
     assert found.names == ("scale-missing",) and found.kind == "sdp"
 
 
+def test_softmax_by_hand_with_the_sums_of_rows_laid_on_columns():
+    def attention(x, W_Q, W_K, W_V):
+        powers = (x @ W_Q @ (x @ W_K).mT).exp()
+        return powers / powers.sum(dim=1) @ (x @ W_V)
+
+    assert set(ch.check(attention).names) == {"scale-missing", "softmax-sums-unkept"}
+
+
+@pytest.mark.parametrize("tile", [16, 64])
+def test_what_is_wrong_on_long_texts_alone_is_not_called_right(tile):
+    """Softmax tile by tile, without rescaling the sums when a larger score comes."""
+
+    def attention(q, k, v):
+        scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+        largest = torch.full(scores.shape[:-1], -math.inf)
+        total, out = torch.zeros_like(largest), torch.zeros(*q.shape[:-1], v.shape[-1])
+        for at in range(0, k.shape[-2], tile):
+            part = scores[..., at : at + tile]
+            new = torch.maximum(largest, part.amax(dim=-1))
+            powers = (part - new[..., None]).exp()
+            total = total * (largest - new).exp() + powers.sum(dim=-1)
+            out, largest = out + powers @ v[..., at : at + tile, :], new
+        return out / total[..., None]
+
+    found = ch.check(attention)
+    assert found.verdict == "wrong"
+    assert {e.name for e in found.tried if e.outcome == "wrong"} <= {"61 tokens", "131 tokens"}
+
+
+def test_a_mask_of_products_with_infinity_makes_nan():
+    def attend(q, k, v, attn_mask=None):
+        """q, k and v are (B, H, T, D); True in attn_mask may attend."""
+        scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+        if attn_mask is not None:
+            scores = scores + (1 - attn_mask.float()) * -math.inf
+        return scores.softmax(dim=-1) @ v
+
+    assert ch.check(attend).names[0] == "mask-nan"
+
+
+def test_a_bias_that_is_scaled_with_the_scores():
+    def attend(q, k, v, attn_bias):
+        """q, k and v are (B, H, T, D)."""
+        return ((q @ k.transpose(-2, -1) + attn_bias) / math.sqrt(q.shape[-1])).softmax(-1) @ v
+
+    assert ch.check(attend).names[:1] == ("bias-scaled",)
+
+
+def test_a_window_that_forgets_the_cache():
+    def attend(q, k, v, window):
+        """Causal. q, k and v are (B, H, T, D)."""
+        T, S = q.shape[-2], k.shape[-2]
+        own, keys = torch.arange(T)[:, None], torch.arange(S)
+        sees = (keys <= own + S - T) & (own - keys < window)
+        scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+        return scores.masked_fill(~sees, -math.inf).softmax(dim=-1) @ v
+
+    assert ch.check(attend).verdict == "wrong"
+
+
 # What is watched ----------------------------------------------------------------------------------
 
 
@@ -513,8 +573,8 @@ def test_the_lines_to_look_at_hold_the_one_that_is_wrong():
 
 def test_weights_of_what_is_not_explained_are_not_invented():
     def attention(x, W_Q, W_K, W_V):
-        powers = (x @ W_Q @ (x @ W_K).mT).exp()
-        return powers / powers.sum(dim=1) @ (x @ W_V)
+        scores = (x @ W_Q @ (x @ W_K).mT).abs()
+        return scores / (1 + scores.sum(dim=1)) @ (x @ W_V)
 
     found = ch.check(attention)
     assert found.verdict == "wrong" and not found.mistakes

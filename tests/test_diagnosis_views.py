@@ -432,7 +432,7 @@ def test_hostile_text_stays_text_on_the_page():
 def test_a_folder_is_a_table_and_a_section_each():
     d = Diagnosis("h", "", "untried", trouble="it raised: x")
     found = read(folder_page([wrong(SCALE), wrong(SCALE, FUTURE), d], ["a.py", "b.py", "c.py"]))
-    assert said(found).startswith("3 files: 0 right, 2 wrong, 1 untried")
+    assert said(found).startswith("3 functions: 0 right, 2 wrong, 1 untried")
     assert [a["href"] for a in found.tags("a")] == ["#d0", "#d1", "#d2"]
     assert "b.py attention wrong scale-missing, mask-future-one" in said(found)
     assert "c.py h untried it raised: x" in said(found)

@@ -54,6 +54,8 @@ def write_files(directory: Path, contents: Mapping[str, bytes]) -> None:
         for name, content in contents.items():
             if (directory / name).is_dir():
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+            if (directory / name).exists() and not (directory / name).is_file():
+                raise OSError(errno.EINVAL, "it is no ordinary file")  # a device, which stays one
             staged[directory / name] = _stage(directory, name, content)
         for target, part in staged.items():
             name = target.name

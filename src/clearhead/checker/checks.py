@@ -3,13 +3,17 @@
 target -> Local, or Hosted in a process of its own -> diagnose -> Diagnosis
 """
 
+import os
 import re
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import wait
 from pathlib import Path
+from threading import Thread
 from time import monotonic
 from typing import Any
 
@@ -122,8 +126,7 @@ def check_files(
 ) -> Iterator[tuple[Path, list[Diagnosis]]]:
     """The same for many files, several at once, in their order."""
     # In processes of their own: what is compared takes as long as what is asked.
-    spawn = get_context("spawn")
-    with ProcessPoolExecutor(workers, spawn, torch.set_num_threads, (1,)) as pool:
+    with ProcessPoolExecutor(workers, get_context("spawn"), _begin) as pool:
         waiting = [(path, pool.submit(check_file, str(path), told, limit)) for path in paths]
         try:
             for path, future in waiting:
@@ -131,6 +134,20 @@ def check_files(
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def _begin() -> None:
+    """In a process of the pool: one thread, deaf to Ctrl-C, and gone when its parent is."""
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = parent_process()
+    if parent is not None:
+        Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+
+
+def _end_with(sentinel: int) -> None:
+    wait([sentinel])
+    os._exit(1)
 
 
 @contextmanager

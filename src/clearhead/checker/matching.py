@@ -98,7 +98,8 @@ def computed(line: Line, problem: object, changes: Changes) -> Work | None:
 def off(explanation: Explanation, line: Line, one: Asked) -> float:
     """How far the answer is from what is explained; inf where that cannot be computed."""
     work = explanation.work(line, one.probe)
-    nan = one.probe.hostile or any(made.mistake.name == "mask-nan" for made in explanation.made)
+    made = {made.mistake.name for made in explanation.made}
+    nan = one.probe.hostile or line.kind != "attention" or "mask-nan" in made
     return math.inf if work is None else misfit(one.answer.out, work, nan=nan)
 
 

@@ -202,7 +202,8 @@ def _hostile(manner: Manner, base: Problem, takes: set[str], masks: bool) -> Ite
                 "choose, and that is hidden from the others", close=1e-4, hostile=True)  # fmt: skip
     for low in (30.0, 3000.0):
         yield Probe(f"scores of -{low:g}", all_low(asked, low), hands,
-                    "visible scores below somebody's minus infinity", close=1e-4, hostile=True)  # fmt: skip
+                    "visible scores below somebody's minus infinity",
+                    close=1e-4, hostile=True)  # fmt: skip
     wide = problem_for(manner, seed=2, size=6.0)
     yield Probe("wide scores", asked.but(q=wide.q, k=wide.k, v=wide.v, x=wide.x, W=wide.W), hands,
                 "where half precision shows", close=1e-4)  # fmt: skip

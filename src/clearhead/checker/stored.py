@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-LONGEST = 16384  # tokens on a side: a mask larger than that is asked for in parts
+LONGEST = 4096  # tokens on a side: a mask larger than that is asked for in parts
 
 
 def read_mask(name: str | Path) -> Tensor:
@@ -40,6 +40,9 @@ def read_mask(name: str | Path) -> Tensor:
     if not isinstance(found, Tensor):
         inside = ", ".join(map(str, found)) if isinstance(found, Mapping) else type(found).__name__
         raise ValueError(f"{path} holds no single tensor but {inside[:200]}")
+    if found.layout is not torch.strided or found.is_meta or found.is_quantized:
+        kind = "meta" if found.is_meta else "quantized" if found.is_quantized else found.layout
+        raise ValueError(f"{path} holds a tensor whose numbers are not there one by one ({kind})")
     if found.ndim < 2 or found.numel() == 0 or max(found.shape[-2:]) > LONGEST:
         raise ValueError(
             f"a mask has axes (..., queries, keys), from 1 to {LONGEST} on a side; {path} holds "

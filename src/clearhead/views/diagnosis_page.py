@@ -46,7 +46,7 @@ def folder_page(diagnoses: Sequence[Diagnosis], files: Sequence[str]) -> str:
     counts = [
         f"{sum(d.verdict == v for d in diagnoses)} {v}" for v in ("right", "wrong", "untried")
     ]
-    title = f"{counted(len(files), 'file')}: {', '.join(counts)}"
+    title = f"{counted(len(files), 'function')}: {', '.join(counts)}"
     body = [
         "<header>", f"<h1>{title}</h1>", "</header>",
         "<section aria-labelledby=all><h2 id=all>Every file</h2>",

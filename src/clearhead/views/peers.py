@@ -56,10 +56,10 @@ def _who(found: Comparison, first: Met) -> str:
     close = 1e-4
     a, b = first.of_a or 0.0, first.of_b or 0.0
     if a < close <= b:
-        return f"{found.a} agrees with float64, {found.b} does not. `clearhead check` names why."
+        return f"{found.b} computes something else. `clearhead check` says what."
     if b < close <= a:
-        return f"{found.b} agrees with float64, {found.a} does not. `clearhead check` names why."
-    return "neither agrees with float64. `clearhead check` of each names why."
+        return f"{found.a} computes something else. `clearhead check` says what."
+    return "each computes something of its own. `clearhead check` says what."
 
 
 def number(value: float | None) -> str:

@@ -1,5 +1,6 @@
 """Mistakes in who may look at whom, and in how a key is hidden."""
 
+import math
 from collections.abc import Callable
 
 import torch
