@@ -208,7 +208,7 @@ class Manner:
         if sees is None:
             if not parameter.required:
                 return LEFT_OUT
-            if "None" in parameter.annotation or role == "bias":
+            if "None" in parameter.annotation:
                 return None
             sees = torch.ones(T, S, dtype=torch.bool)
         if role in ("hidden", "keep"):

@@ -105,7 +105,8 @@ def needing(manner: Manner, problem: Problem) -> Problem:
         own["sinks"] = normal(problem.H, seed=77)  # transformers' functions find them in `module`
     if "slopes" in must:
         own["slopes"] = usual_slopes(problem.H)
-    if any(roles((p,)).get("mask") and "None" not in p.annotation for p in required):
+    masks = [p for p in required if {"mask", "bias"} & set(roles((p,)))]
+    if any("None" not in p.annotation for p in masks):
         _, T, S = problem.sizes
         own["mask"] = torch.ones(T, S, dtype=torch.bool)
     return problem.but(**own)
