@@ -581,6 +581,25 @@ def test_weights_of_what_is_not_explained_are_not_invented():
     assert found.example is not None and found.example.got_weights is None
 
 
+def test_a_block_is_more_than_attention():
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.n_heads, self.norm = 4, nn.LayerNorm(24)
+            self.qkv, self.out = nn.Linear(24, 72), nn.Linear(24, 24)
+
+        def forward(self, x):
+            B, T, _ = x.shape
+            q, k, v = (
+                a.view(B, T, 4, 6).transpose(1, 2) for a in self.qkv(self.norm(x)).chunk(3, dim=-1)
+            )
+            heads = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            return x + self.out(heads.transpose(1, 2).reshape(B, T, 24))
+
+    found = ch.check(Block())
+    assert found.verdict == "untried" and "it has norm.weight, norm.bias besides" in found.trouble
+
+
 class Across(nn.Module):
     def __init__(self, dim, heads=4):
         super().__init__()

@@ -45,7 +45,24 @@ def diagnose_attention(subject: Subject, kind: str, told: Told) -> Diagnosis:
         found = explained(readings, attempt, pairs=at == 0 or len(explanation.made) == 2)
         if found:
             return _told_of(subject, kind, told, attempt, found[0], found, began)
+    if more := _more_than_attention(*ways[0]):
+        return Diagnosis(
+            subject.about.name, kind, "untried", seconds=time.monotonic() - began,
+            trouble=f"it is not attention alone: it has {more} besides. Check the part of it that "
+            "attends",
+        )  # fmt: skip
     return _told_of(subject, kind, told, *ways[0], [], began)
+
+
+def _more_than_attention(attempt: Attempt, explanation: Explanation) -> str:
+    """Parameters of a module that are no projections, where that leaves it unexplained."""
+    places = attempt.manner.places
+    if places is None or _rough(attempt, explanation) is not None:
+        return ""
+    known = {name for place in places.found for name in (place.name, place.bias)}
+    known |= {places.sinks}
+    others = [o.name for o in attempt.manner.about.own if not o.buffer and o.name not in known]
+    return ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
 
 
 @dataclass(frozen=True, eq=False)
