@@ -23,6 +23,7 @@ from clearhead.checker.matching import ROUGH, Explanation, made_by, nearest, off
 from clearhead.checker.mistakes import ATTENTION
 from clearhead.checker.mistakes.effects import BY_NAME
 from clearhead.checker.placing import explained, placed, readings_of
+from clearhead.checker.projections import others
 from clearhead.checker.signature import kind_of, roles
 from clearhead.checker.steps import ATTENTION as LINE
 from clearhead.checker.told import Told
@@ -42,7 +43,10 @@ def diagnose_attention(subject: Subject, kind: str, told: Told) -> Diagnosis:
     for at, (attempt, explanation) in enumerate(ways[:SEVERAL]):  # the first that explains all
         trying.rest(subject, attempt, told)
         readings = readings_of(told, subject, attempt, chosen=explanation)
-        found = explained(readings, attempt, pairs=at == 0 or len(explanation.made) == 2)
+        pairs = len(explanation.made) == 2 or (
+            at == 0 and not _more_than_attention(attempt, explanation)
+        )
+        found = explained(readings, attempt, pairs)
         if found:
             return _told_of(subject, kind, told, attempt, found[0], found, began)
     if more := _more_than_attention(*ways[0]):
@@ -59,10 +63,8 @@ def _more_than_attention(attempt: Attempt, explanation: Explanation) -> str:
     places = attempt.manner.places
     if places is None or _rough(attempt, explanation) is not None:
         return ""
-    known = {name for place in places.found for name in (place.name, place.bias)}
-    known |= {places.sinks}
-    others = [o.name for o in attempt.manner.about.own if not o.buffer and o.name not in known]
-    return ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
+    more = others(places, attempt.manner.about)
+    return ", ".join(more[:3]) + (", ..." if len(more) > 3 else "")
 
 
 @dataclass(frozen=True, eq=False)

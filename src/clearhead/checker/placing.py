@@ -27,6 +27,7 @@ from clearhead.checker.matching import (
 )
 from clearhead.checker.mistakes import ATTENTION, OTHER_SCALE, scaled_by
 from clearhead.checker.problem import Turn
+from clearhead.checker.projections import others
 from clearhead.checker.signature import layout_in_words, roles
 from clearhead.checker.steps import ATTENTION as LINE
 from clearhead.checker.told import Reading, Told
@@ -117,6 +118,9 @@ def _first_fit(
 
     levels: list[Callable[[list[Reading], Attempt], list[Explanation]]]
     levels = [lambda r, a: right(r, LINE, a.asked), one, two]
+    places = attempts[0].manner.places
+    if places is not None and others(places, subject.about):
+        levels = levels[:2]  # more than attention: two mistakes would be a guess
     said = layout_in_words(subject.about, LAYOUTS.get(attempts[0].manner.kind, ()))
     if said and any(a.manner.layout == said for a in attempts):
         attempts = [a for a in attempts if a.manner.layout == said]

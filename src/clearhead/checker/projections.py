@@ -104,6 +104,12 @@ class Places:
         return torch.cat(blocks, dim=1)
 
 
+def others(places: Places, about: About) -> list[str]:
+    """Parameters of a module that are no projections: a norm, or an MLP."""
+    known = {name for place in places.found for name in (place.name, place.bias)} | {places.sinks}
+    return [own.name for own in about.own if not own.buffer and own.name not in known]
+
+
 def find(about: About, H: int | None = None, G: int | None = None) -> list[Places]:
     """Ways to read a module's matrices as projections, the likeliest first; none: an empty list."""
     matrices = [own for own in about.own if not own.buffer and len(own.shape) in (2, 3)]
