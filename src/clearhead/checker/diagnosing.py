@@ -204,7 +204,7 @@ def _rough(attempt: Attempt, explanation: Explanation) -> Found | None:
         tried = Explanation(explanation.reading, (*explanation.made, made))
         if set(explanation.changes) & set(made.changes):
             continue
-        share = sum(off(tried, LINE, one) for one in attempt.asked) / sum(errors)
+        share = sum(off(tried, LINE, one) for one in attempt.asked) / (sum(errors) or 1.0)
         if share < ratio:
             best, ratio = made, share
     kind = best.mistake if best is not None else BY_NAME["numbers-rough"]

@@ -53,11 +53,11 @@ class Asked:
     answer: Answer
 
 
-def misfit(got: Tensor, work: Work, want: Tensor | None = None, nan: bool = False) -> float:
+def misfit(got: Tensor, work: Work, want: Tensor | None = None) -> float:
     """The largest difference, relative to numbers near 1 and above; inf where a number is none.
 
-    What follows from a row that sees nothing (NaN in ours) is not compared; NaN if nothing is left.
-    nan says that an answer without a single number may be what is meant.
+    What follows from a row that sees nothing (NaN in ours) is not compared; NaN if no number is
+    left to compare.
     """
     want = work.out if want is None else want
     if got.shape != want.shape:
@@ -72,7 +72,7 @@ def misfit(got: Tensor, work: Work, want: Tensor | None = None, nan: bool = Fals
     if bool((finite != theirs.isfinite()).any()):
         return math.inf
     if not bool(finite.any()):
-        return 0.0 if nan else math.inf
+        return math.nan
     ours, theirs = ours[finite], theirs[finite]
     return float((ours - theirs).abs().max() / max(1.0, float(ours.abs().max())))
 
@@ -98,9 +98,7 @@ def computed(line: Line, problem: object, changes: Changes) -> Work | None:
 def off(explanation: Explanation, line: Line, one: Asked) -> float:
     """How far the answer is from what is explained; inf where that cannot be computed."""
     work = explanation.work(line, one.probe)
-    made = {made.mistake.name for made in explanation.made}
-    nan = one.probe.hostile or line.kind != "attention" or "mask-nan" in made
-    return math.inf if work is None else misfit(one.answer.out, work, nan=nan)
+    return math.inf if work is None else misfit(one.answer.out, work)
 
 
 def made_by(mistakes: Iterable[Mistake]) -> list[Made]:

@@ -19,7 +19,6 @@ class Probe:
     hands   "mask", "padding" (a mask over keys), "causal", "window", "softcap", "sinks", "slopes",
             "scale"
     first   asked first, while the way of calling is looked for
-    hostile numbers on which a careless computation gives nothing but NaN
     close   how far an answer in float32 may be off, relative to numbers near 1
     """
 
@@ -28,7 +27,6 @@ class Probe:
     hands: frozenset[str] = frozenset()
     why: str = ""
     first: bool = False
-    hostile: bool = False
     close: float = 2e-5
 
 
@@ -200,11 +198,11 @@ def _hostile(manner: Manner, base: Problem, takes: set[str], masks: bool) -> Ite
         sees[..., -1] = False
         hands, asked = frozenset({"mask", "padding"}), base.but(mask=sees)
     yield Probe("large scores", large(asked), hands, "a score of 2000 that all who see it must "
-                "choose, and that is hidden from the others", close=1e-4, hostile=True)  # fmt: skip
+                "choose, and that is hidden from the others", close=1e-4)  # fmt: skip
     for low in (30.0, 3000.0):
         yield Probe(f"scores of -{low:g}", all_low(asked, low), hands,
                     "visible scores below somebody's minus infinity",
-                    close=1e-4, hostile=True)  # fmt: skip
+                    close=1e-4)  # fmt: skip
     wide = problem_for(manner, seed=2, size=6.0)
     yield Probe("wide scores", asked.but(q=wide.q, k=wide.k, v=wide.v, x=wide.x, W=wide.W), hands,
                 "where half precision shows", close=1e-4)  # fmt: skip
