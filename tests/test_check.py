@@ -19,6 +19,7 @@ from clearhead.checker.about import about
 from clearhead.checker.building import keywords
 from clearhead.checker.calls import stand_in
 from clearhead.checker.checks import check_file, told_of
+from clearhead.checker.given_mask import diagnose_mask
 from clearhead.checker.mistakes import ATTENTION
 from clearhead.cli import main
 from clearhead.testing import assert_attention
@@ -512,6 +513,17 @@ def test_as_json_it_is_strict_and_whole():
     done = command("examples/broken_attention.py:attention_entropy", "--json", status=1)
     found = json.loads(done.stdout, parse_constant=pytest.fail)
     assert (found["verdict"], found["mistakes"][0]["name"]) == ("wrong", "entropy-epsilon")
+
+
+@pytest.mark.parametrize(
+    ("asked", "names"), [(4, ()), (3, ("window-one-more",)), (5, ("window-one-less",))]
+)
+def test_the_window_of_a_mask(asked, names):
+    lag = torch.arange(9)[:, None] - torch.arange(9)
+    found = diagnose_mask((lag >= 0) & (lag < 4), told_of(**{**TELL, "window": asked}))
+    assert found.names == names
+    triangle = diagnose_mask(lag >= 0, told_of(**{**TELL, "window": 3}))
+    assert triangle.names == ("window-missing",)
 
 
 def test_a_mask_in_a_file(tmp_path):

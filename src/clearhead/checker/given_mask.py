@@ -49,6 +49,8 @@ def diagnose_mask(tensor: Tensor, told: Told) -> Diagnosis:
     if told.causal and not any(one.causal or one.mistake for one in each):
         missing = next(m for m in MISTAKES if m.name == "mask-missing")
         found.append(_found(missing, "", "it is to be causal, and lets queries see the future"))
+    if told.window is not None and not found:
+        found += [f for f in (_of_window(one, told.window) for one in different[:8]) if f][:1]
     mistakes = tuple(f for f in found if not f.caution or told.strict)
     cautions = tuple(f for f in found if f.caution and not told.strict)
     return Diagnosis(
@@ -63,6 +65,18 @@ def diagnose_mask(tensor: Tensor, told: Told) -> Diagnosis:
         remarks=tuple(_remarks(form, maps)),
         pictures={"mask": maps[0].double()},
     )  # fmt: skip
+
+
+def _of_window(sees: Tensor, window: int) -> Found | None:
+    """What is wrong with a map that is to be causal with this window; None where nothing is."""
+    if _equal(sees, {}, window):
+        return None
+    own = next((w for w in _windows(sees) if w is not None and _equal(sees, {}, w)), None)
+    near = {window + 1: "window-one-more", window - 1: "window-one-less"}
+    name = near.get(own or 0, "window-missing")
+    mistake = next(m for m in MISTAKES if m.name == name)
+    shows = "no window at all" if own is None else f"a window of {own} keys"
+    return _found(mistake, f"it is {shows}", f"a window of {window} keys was asked for")
 
 
 def form_of(tensor: Tensor, told: Told) -> tuple[str, list[Found]]:
