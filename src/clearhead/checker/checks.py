@@ -29,8 +29,8 @@ from clearhead.checker.host import split
 from clearhead.checker.hosting import Hosted, NotLoaded
 from clearhead.checker.manners import LAYOUTS
 from clearhead.checker.peers import Comparison, compare
-from clearhead.checker.placing import words_of
 from clearhead.checker.problem import Turn
+from clearhead.checker.saying import words_of
 from clearhead.checker.signature import KINDS, kind_of
 from clearhead.checker.told import Told
 

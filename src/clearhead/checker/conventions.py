@@ -14,7 +14,6 @@ MASKS = {
     "ones": "1 = may look, 0 = may not",
     "hide": "True = hidden (as nn.MultiheadAttention has it)",
     "additive": "added to the scores: 0 = may look, -inf = hidden",
-    "lowest": "added to the scores: 0 = may look, the lowest number = hidden",
 }
 
 
@@ -33,7 +32,7 @@ def conventions(attempt: Attempt, explanation: Explanation, kind: str) -> Iterat
     yield Convention("scale", _scale(made, reading.scale), _state("scale", families))
     if {"mask", "bias", "hidden", "keep"} & takes:
         state = _state("mask", families)
-        if state == "right" and manner.mask in ("hide", "additive", "lowest"):
+        if state == "right" and manner.mask in ("hide", "additive"):
             state = "different"
         yield Convention("mask", "inverted: True or 1 hides" if "mask-inverted" in made
                          else MASKS[manner.mask], state)  # fmt: skip

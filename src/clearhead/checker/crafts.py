@@ -2,7 +2,7 @@
 called, what it is asked, and what it may do of its own accord; a `Way` is one way of calling."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -143,7 +143,3 @@ def shapes_in(about: About) -> list[list[str]]:
 
 def normal_like(tensor: Tensor) -> Tensor:
     return torch.randn(tensor.shape, generator=torch.Generator().manual_seed(9)).to(tensor)
-
-
-def made_names(explanations: Sequence[Explanation]) -> set[str]:
-    return {made.mistake.name for each in explanations for made in each.made}

@@ -13,13 +13,12 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from clearhead.checker import effects, small, trying
+from clearhead.checker import effects, saying, small, trying
 from clearhead.checker.calls import Subject
 from clearhead.checker.conventions import conventions
-from clearhead.checker.diagnosis import Diagnosis, Found, Tried
+from clearhead.checker.diagnosis import Diagnosis, Found
 from clearhead.checker.functions import CRAFTS, diagnose_function
-from clearhead.checker.line import Mistake
-from clearhead.checker.matching import ROUGH, Explanation, made_by, nearest, off
+from clearhead.checker.matching import ROUGH, Explanation, Made, made_by, off
 from clearhead.checker.mistakes import ATTENTION
 from clearhead.checker.mistakes.effects import BY_NAME
 from clearhead.checker.placing import explained, placed, readings_of
@@ -83,14 +82,16 @@ def _told_of(
 ) -> Diagnosis:  # fmt: skip
     case = _Case(subject, told, attempt, explanation)
     made = explanation.made if found or _rough(attempt, explanation) is not None else ()
-    mistakes = [_named(case, each.mistake, each.note, found) for each in made]
+    mistakes = [_named(case, each, found) for each in made]
     unexplained, near = "", tuple[str, ...]()
     if not found:
         rough = _rough(attempt, explanation)
         if rough is not None:
             mistakes.append(located(subject, rough))
         else:
-            unexplained, near = _not_explained(attempt, explanation)
+            unexplained, near = saying.not_explained(
+                explanation.reading, LINE, attempt.asked, ATTENTION
+            )
     seen = effects.seen(subject, attempt, explanation, explained=bool(found))
     mistakes += [located(subject, each) for each in seen if not each.caution]
     cautions = [located(subject, each) for each in seen if each.caution]
@@ -107,7 +108,7 @@ def _told_of(
         mistakes=tuple(mistakes),
         cautions=tuple(cautions),
         conventions=tuple(conventions(attempt, explanation, kind)),
-        tried=tuple(_tried(attempt, explanation)),
+        tried=(*saying.tried(explanation.reading, LINE, attempt.asked), *attempt.refused),
         example=example,
         unexplained=unexplained,
         nearest=near,
@@ -116,36 +117,21 @@ def _told_of(
     )
 
 
-def _named(case: _Case, mistake: Mistake, note: str, found: Sequence[Explanation]) -> Found:
+def _named(case: _Case, made: Made, found: Sequence[Explanation]) -> Found:
     """A mistake of the explanation, and how sure that is."""
-    chosen = case.explanation
-    others = {
-        made.mistake.name
-        for each in found
-        if len(each.made) == len(chosen.made)
-        for made in each.made
-    } - {made.mistake.name for made in chosen.made}
-    n = len(case.attempt.asked)
+    attempt, mistake = case.attempt, made.mistake
+    told = saying.named(made, case.explanation, found, len(attempt.asked))
+    sure, why = told.sure, told.why
     if not found:
         sure, why = "likely", "with it the answers are explained but for digits"
-    elif others:
-        sure = "likely"
-        why = f"it explains all {n} probes; so would: {', '.join(sorted(others))}"
-    else:
-        sure = "certain"
-        with_ = "" if len(chosen.made) == 1 else ", together with the other mistake"
-        why = f"it gives the very numbers that were answered to all {n} probes{with_}"
-    places = case.attempt.manner.places
+    places = attempt.manner.places
     if mistake.name in ORDERS and places and any(len(p.parts) == 3 for p in places.found):
         sure = "likely"
         why += ". The order in a fused projection is a convention: if it is meant so, it is right"
-    taken = case.attempt.manner.mask in ("attend", "ones") and not case.told.mask
+    taken = attempt.manner.mask in ("attend", "ones") and not case.told.mask
     if mistake.name == "mask-inverted" and taken and not case.explanation.reading.causal:
         why += ". True is taken for: may look. If it says: hidden, tell --mask-means hide"
-    return located(case.subject, Found(
-        mistake.name, mistake.family, mistake.title, mistake.does, mistake.mend, note, sure, why,
-        mistake.also, tuple(sorted(others)),
-    ), mistake.look)  # fmt: skip
+    return located(case.subject, replace(told, sure=sure, why=why), mistake.look)
 
 
 def located(subject: Subject, found: Found, look: str = "") -> Found:
@@ -215,42 +201,9 @@ def _rough(attempt: Attempt, explanation: Explanation) -> Found | None:
                  best.note if best is not None else "", "likely", why)  # fmt: skip
 
 
-def _not_explained(attempt: Attempt, explanation: Explanation) -> tuple[str, tuple[str, ...]]:
-    ranked = nearest([explanation.reading], LINE, attempt.asked, ATTENTION)
-    wrong = [
-        one.probe.name
-        for one in attempt.asked
-        if off(Explanation(explanation.reading), LINE, one) > one.probe.close
-    ]
-    near: list[str] = []
-    for _, each in ranked:
-        name = each.made[0].mistake.title if each.made else "nothing (it would be right)"
-        agree = sum(off(each, LINE, one) <= one.probe.close for one in attempt.asked)
-        if agree and all(name not in known for known in near):
-            near.append(f"{name}: {agree} of {len(attempt.asked)} probes")
-        if len(near) == 3:
-            break
-    return (
-        f"It is not right on {len(wrong)} of {len(attempt.asked)} probes ({', '.join(wrong[:4])}), "
-        "and no mistake that we know, nor two of them, gives these answers.",
-        tuple(near),
-    )
-
-
-def _tried(attempt: Attempt, explanation: Explanation) -> Iterable[Tried]:
-    plain = Explanation(explanation.reading)
-    for one in attempt.asked:
-        error = off(plain, LINE, one)
-        outcome = "right" if error <= one.probe.close else "wrong"
-        yield Tried(one.probe.name, one.probe.why, outcome, error)
-    yield from attempt.refused
-
-
 def _remarks(attempt: Attempt) -> Iterable[str]:
-    if attempt.printed.strip():
-        first = attempt.printed.strip().splitlines()[0][:80]
-        yield f"it prints while it is called: {first!r}"
-    if attempt.manner.mask in ("additive", "lowest"):
+    yield from saying.printing(attempt.printed)
+    if attempt.manner.mask == "additive":
         yield (
             "its mask is added: 0 where a query may look and -inf where not. One of True and "
             "False, or of 1 and 0, would be added as it is, and hide nothing"

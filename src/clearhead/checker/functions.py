@@ -11,9 +11,10 @@ from itertools import combinations
 
 import torch
 
+from clearhead.checker import saying
 from clearhead.checker.axes import Answer, Unanswerable
 from clearhead.checker.calls import Failure, Subject
-from clearhead.checker.crafts import Craft, Hearing, made_names
+from clearhead.checker.crafts import Craft, Hearing
 from clearhead.checker.diagnosis import Diagnosis, Example, Found, Tried
 from clearhead.checker.effects import HALF, of
 from clearhead.checker.given_mask import diagnose_mask as diagnose_mask
@@ -42,9 +43,6 @@ from clearhead.checker.told import Reading, Told
 
 CRAFTS: dict[str, Craft] = {"entropy": ENTROPIES, "rotary": ROTARIES, "mask": MASKS}
 LIMIT = 8.0  # seconds in which pairs of mistakes are looked for
-WORDS = {"raised": "it raised", "hung": "it did not come back", "died": "its process ended",
-         "loading": "it could not be loaded",
-         "returned": "its answer could not be read"}  # fmt: skip
 Level = Callable[[Hearing, Sequence[Reading]], list[Explanation]]
 Place = Callable[[Subject, Found, str], Found]  # finds the lines of source for a mistake
 
@@ -54,9 +52,10 @@ def diagnose_function(subject: Subject, kind: str, told: Told, located: Place) -
     began, craft = time.monotonic(), CRAFTS[kind]
     hearings, failures = _hearings(subject, craft, told)
     if not hearings:
-        return _untried(subject, kind, failures)
+        return saying.untried(subject.about.name, kind, failures)
     hearing, found, chosen = _explained(subject, craft, told, hearings, began)
-    mistakes = [_named(made, chosen, found, len(hearing.asked)) for made in chosen.made if found]
+    asked = hearing.asked
+    mistakes = [saying.named(made, chosen, found, len(asked)) for made in chosen.made if found]
     looks = {made.mistake.name: made.mistake.look for made in chosen.made}
     unexplained, near = "", tuple[str, ...]()
     watched = [*_effects(subject, craft, hearing, chosen if found else None)]
@@ -65,7 +64,9 @@ def diagnose_function(subject: Subject, kind: str, told: Told, located: Place) -
         rough = _rough(craft, hearing, chosen)
         watched += [] if rough is None else [rough]
         if rough is None and not any(each.family == "mask: values" for each in watched):
-            unexplained, near = _not_explained(craft, hearing, chosen)
+            unexplained, near = saying.not_explained(
+                chosen.reading, craft.line, asked, craft.mistakes
+            )
     mistakes += [each for each in watched if not each.caution]
     cautions = [each for each in watched if each.caution]
     if told.strict:
@@ -82,21 +83,9 @@ def diagnose_function(subject: Subject, kind: str, told: Told, located: Place) -
         example=_smallest(subject, craft, hearing, chosen) if wrong else None,
         unexplained=unexplained,
         nearest=near,
-        remarks=_remarks(hearing),
+        remarks=tuple(saying.printing(hearing.printed)),
         seconds=time.monotonic() - began,
     )
-
-
-def _untried(subject: Subject, kind: str, failures: Sequence[Failure]) -> Diagnosis:
-    own = [failure for failure in failures if failure.line is not None]
-    worst = own[0] if own else failures[0] if failures else None
-    if worst is None:
-        return Diagnosis(subject.about.name, kind, "untried",
-                         trouble="nobody knows how to call it: none of its parameters has a name "
-                         "that says what it is")  # fmt: skip
-    at = None if worst.line is None else (worst.line, worst.source)
-    return Diagnosis(subject.about.name, kind, "untried",
-                     trouble=f"{WORDS[worst.kind]}: {worst.message}", trouble_at=at)  # fmt: skip
 
 
 # Asking -----------------------------------------------------------------------------------------
@@ -195,22 +184,6 @@ def _beside(
     ]  # fmt: skip
 
 
-def _named(made: Made, chosen: Explanation, found: Sequence[Explanation], n: int) -> Found:
-    """A mistake of the explanation, and how sure that is."""
-    mistake = made.mistake
-    alike = [each for each in found if len(each.made) == len(chosen.made)]
-    others = made_names(alike) - made_names([chosen])
-    if others:
-        sure = "likely"
-        why = f"it explains all {n} probes; so would: {', '.join(sorted(others))}"
-    else:
-        sure = "certain"
-        with_ = "" if len(chosen.made) == 1 else ", together with the other mistake"
-        why = f"it gives the very numbers that were answered to all {n} probes{with_}"
-    return Found(mistake.name, mistake.family, mistake.title, mistake.does, mistake.mend,
-                 made.note.strip(), sure, why, mistake.also, tuple(sorted(others)))  # fmt: skip
-
-
 def _rough(craft: Craft, hearing: Hearing, chosen: Explanation) -> Found | None:
     errors = [off(chosen, craft.line, one) for one in hearing.asked]
     if not errors or max(errors) > ROUGH or hearing.random:
@@ -219,38 +192,10 @@ def _rough(craft: Craft, hearing: Hearing, chosen: Explanation) -> Found | None:
               f"answers are off by {max(errors):.1e}, where float32 loses about 1e-06")  # fmt: skip
 
 
-def _not_explained(
-    craft: Craft, hearing: Hearing, chosen: Explanation
-) -> tuple[str, tuple[str, ...]]:
-    asked = hearing.asked
-    wrong = [one.probe.name for one in asked if off(chosen, craft.line, one) > one.probe.close]
-    near: list[str] = []
-    for _, each in nearest([chosen.reading], craft.line, asked, craft.mistakes):
-        name = each.made[0].mistake.title if each.made else "nothing (it would be right)"
-        agree = sum(off(each, craft.line, one) <= one.probe.close for one in asked)
-        if agree and len(near) < 3 and all(name not in known for known in near):
-            near.append(f"{name}: {agree} of {len(asked)} probes")
-    return (
-        f"It is not right on {len(wrong)} of {len(asked)} probes ({', '.join(wrong[:4])}), and no "
-        "mistake that we know, nor two of them, gives these answers.",
-        tuple(near),
-    )
-
-
 def _tried(craft: Craft, hearing: Hearing, chosen: Explanation) -> Iterator[Tried]:
-    plain = Explanation(chosen.reading)
-    for one in hearing.asked:
-        error = off(plain, craft.line, one)
-        outcome = "right" if error <= one.probe.close else "wrong"
-        yield Tried(one.probe.name, one.probe.why, outcome, error)
+    yield from saying.tried(chosen.reading, craft.line, hearing.asked)
     for probe, message in hearing.refused:
         yield Tried(probe.name, probe.why, "refused", note=message)
-
-
-def _remarks(hearing: Hearing) -> tuple[str, ...]:
-    if not hearing.printed.strip():
-        return ()
-    return (f"it prints while it is called: {hearing.printed.strip().splitlines()[0][:80]!r}",)
 
 
 # Watching ---------------------------------------------------------------------------------------

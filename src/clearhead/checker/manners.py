@@ -30,7 +30,7 @@ class Manner:
     """One way of calling.
 
     mask     what a mask is made of: "attend" and "hide" (bool), "ones" (0 and 1 in floats),
-             "additive" (0 and -inf), "lowest" (0 and the lowest number)
+             "additive" (0 and -inf)
     axes     of a mask: 2 for (T, S) where one is enough for the batch, 3 for (B, T, S), 4 for
              (B, 1, T, S), 1 for (B, S)
     table    a table of cosines: "halves" and "interleaved" of width D, "half" of D/2
@@ -320,5 +320,4 @@ def formed(sees: Tensor, form: str) -> Tensor:
         return (~sees).contiguous()
     if form == "ones":
         return sees.float().contiguous()
-    low = -torch.inf if form == "additive" else torch.finfo(torch.float32).min
-    return torch.zeros(sees.shape).masked_fill(~sees, low)
+    return torch.zeros(sees.shape).masked_fill(~sees, -torch.inf)

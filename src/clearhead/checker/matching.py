@@ -147,8 +147,7 @@ def right(readings: Sequence[Reading], line: Line, asked: Sequence[Asked], loose
 
 
 def singles(
-    readings: Sequence[Reading], line: Line, asked: Sequence[Asked], mistakes: Iterable[Mistake],
-    loose: float = 0,
+    readings: Sequence[Reading], line: Line, asked: Sequence[Asked], mistakes: Iterable[Mistake]
 ) -> list[Explanation]:  # fmt: skip
     """One mistake that explains all answers."""
     made = made_by(mistakes)
@@ -156,7 +155,7 @@ def singles(
     for reading in readings:
         for each in felt(made, reading, line, asked):
             explanation = Explanation(reading, (each,))
-            if fits(explanation, line, asked, loose):
+            if fits(explanation, line, asked):
                 found.append(explanation)
     return found
 
@@ -192,7 +191,7 @@ def fitted(
 
 def doubles(
     readings: Sequence[Reading], line: Line, asked: Sequence[Asked], mistakes: Iterable[Mistake],
-    loose: float = 0, stop: Callable[[], bool] = lambda: False,
+    stop: Callable[[], bool] = lambda: False,
 ) -> list[Explanation]:  # fmt: skip
     """Two mistakes in different steps that explain all answers, each of them needed."""
     made = made_by(mistakes)
@@ -203,7 +202,7 @@ def doubles(
             if one.mistake is other.mistake or set(one.changes) & set(other.changes):
                 continue
             explanation = Explanation(reading, (one, other))
-            if fits(explanation, line, asked, loose):
+            if fits(explanation, line, asked):
                 found.append(explanation)
         if found or stop():
             break

@@ -28,6 +28,7 @@ from clearhead.checker.matching import (
 from clearhead.checker.mistakes import ATTENTION, OTHER_SCALE, scaled_by
 from clearhead.checker.problem import Turn
 from clearhead.checker.projections import others
+from clearhead.checker.saying import untried
 from clearhead.checker.signature import layout_in_words, roles
 from clearhead.checker.steps import ATTENTION as LINE
 from clearhead.checker.told import Reading, Told
@@ -42,26 +43,8 @@ def placed(subject: Subject, kind: str, told: Told) -> list[Way] | Diagnosis:
     first; or why it cannot be."""
     attempts, failures = _attempts(subject, kind, told)
     if not attempts:
-        return untried(subject, kind, failures)
+        return untried(subject.about.name, kind, failures)
     return _first_fit(attempts, told, subject, time.monotonic())
-
-
-def untried(subject: Subject, kind: str, failures: Sequence[Failure]) -> Diagnosis:
-    """It could not be called in any way that we know."""
-    own = [failure for failure in failures if failure.line is not None]
-    first = failures[:1] or [Failure("raised", "no way to call it")]
-    # The likeliest way of calling tells most, unless it failed outside of the person's own lines.
-    worst = (own or first)[0] if first[0].kind == "raised" else first[0]
-    at = None if worst.line is None else (worst.line, worst.source)
-    return Diagnosis(subject.about.name, kind, "untried", trouble=words_of(worst), trouble_at=at)
-
-
-def words_of(failure: Failure) -> str:
-    words = {
-        "raised": "it raised", "hung": "it did not come back", "died": "its process ended",
-        "loading": "it could not be loaded", "returned": "its answer could not be read",
-    }  # fmt: skip
-    return f"{words[failure.kind]}: {failure.message}"
 
 
 def _attempts(subject: Subject, kind: str, told: Told) -> tuple[list[Attempt], list[Failure]]:

@@ -34,7 +34,6 @@ class Attempt:
     moved: bool = False
     changed: tuple[str, ...] = ()
     printed: str = ""
-    shape: str = ""
 
 
 def manners(subject: Subject, kind: str, told: Told) -> Iterator[Manner]:
@@ -155,7 +154,6 @@ def ask(subject: Subject, attempt: Attempt, probe: Probe) -> None:
         attempt.moved |= reply.random
         attempt.changed = attempt.changed or reply.changed
         attempt.printed = attempt.printed or reply.printed
-        attempt.shape = attempt.shape or reply.shape_of_answer
         if not attempt.manner.order:
             attempt.manner = attempt.manner.learn(reply, probe.problem)
         if not attempt.random:
