@@ -81,11 +81,11 @@ def _told_of(
     found: Sequence[Explanation], began: float,
 ) -> Diagnosis:  # fmt: skip
     case = _Case(subject, told, attempt, explanation)
-    made = explanation.made if found or _rough(attempt, explanation) is not None else ()
+    rough = None if found else _rough(attempt, explanation)
+    made = explanation.made if found or rough is not None else ()
     mistakes = [_named(case, each, found) for each in made]
     unexplained, near = "", tuple[str, ...]()
     if not found:
-        rough = _rough(attempt, explanation)
         if rough is not None:
             mistakes.append(located(subject, rough))
         else:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from clearhead.checker.line import Line, Work, nothing
 from clearhead.checker.problem import Problem, Turn
+from clearhead.checker.steps import turned
 from clearhead.checker.told import Reading
 
 # Entropy ----------------------------------------------------------------------------------------
@@ -128,26 +129,6 @@ def wave(work: Work) -> None:
 def apply(work: Work) -> None:
     pairing = turn_of(work).pairing
     work.turned = [turned(x, work.cos, work.sin, pairing) for x in (work.p.q, work.p.k)]
-
-
-def turned(x: Tensor, cos: Tensor, sin: Tensor, pairing: str) -> Tensor:
-    a, b = parted(x, pairing)
-    return joined(a * cos - b * sin, a * sin + b * cos, pairing)
-
-
-def parted(x: Tensor, pairing: str) -> tuple[Tensor, Tensor]:
-    """The two numbers of each pair, (..., D/2) both."""
-    if pairing == "halves":
-        a, b = x.chunk(2, dim=-1)
-        return a, b
-    return x[..., 0::2], x[..., 1::2]
-
-
-def joined(a: Tensor, b: Tensor, pairing: str) -> Tensor:
-    a, b = torch.broadcast_tensors(a, b)
-    if pairing == "halves":
-        return torch.cat((a, b), dim=-1)
-    return torch.stack((a, b), dim=-1).flatten(-2)
 
 
 def which(work: Work) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clearhead.checker import lines
+from clearhead.checker import lines, steps
 from clearhead.checker.about import About, Parameter
 from clearhead.checker.axes import Unanswerable
 from clearhead.checker.calls import Reply, Request, Subject
@@ -250,7 +250,7 @@ class Rotaries(Craft):
         x, out = one.probe.problem.q, one.answer.out[0]
         assert x is not None
         for pairing in ("halves", "interleaved"):
-            lengths = [torch.hypot(*lines.parted(each, pairing)) for each in (x, out)]
+            lengths = [torch.hypot(*steps.parted(each, pairing)) for each in (x, out)]
             if float((lengths[0] - lengths[1]).abs().nan_to_num(9.0).max()) < 1e-3:
                 return []
         m = rotaries.NOT_KEPT

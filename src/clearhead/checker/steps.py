@@ -67,11 +67,27 @@ def rotated(
     if axis != -2:
         angles = angles[:, None]
     cos, sin = angles.cos(), sign * angles.sin()
+    return turned(x, cos, sin, pairing)
+
+
+def turned(x: Tensor, cos: Tensor, sin: Tensor, pairing: str) -> Tensor:
+    a, b = parted(x, pairing)
+    return joined(a * cos - b * sin, a * sin + b * cos, pairing)
+
+
+def parted(x: Tensor, pairing: str) -> tuple[Tensor, Tensor]:
+    """The two numbers of each pair, (..., D/2) both."""
     if pairing == "halves":
-        a, b = x[..., : D // 2], x[..., D // 2 :]
-        return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)
-    a, b = x[..., 0::2], x[..., 1::2]
-    return torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2)
+        a, b = x.chunk(2, dim=-1)
+        return a, b
+    return x[..., 0::2], x[..., 1::2]
+
+
+def joined(a: Tensor, b: Tensor, pairing: str) -> Tensor:
+    a, b = torch.broadcast_tensors(a, b)
+    if pairing == "halves":
+        return torch.cat((a, b), dim=-1)
+    return torch.stack((a, b), dim=-1).flatten(-2)
 
 
 def expand(work: Work) -> None:

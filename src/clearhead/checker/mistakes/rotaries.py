@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from clearhead.checker import lines
+from clearhead.checker import lines, steps
 from clearhead.checker.line import Mistake, Step, Work, one
 from clearhead.checker.mistakes.positions import ROTARY
 
@@ -96,14 +96,14 @@ def _applied(how: object) -> Step:
 
 
 def _other_pairs(x: Tensor, cos: Tensor, sin: Tensor, pairing: str) -> Tensor:
-    return lines.turned(x, cos, sin, OTHER[pairing])
+    return steps.turned(x, cos, sin, OTHER[pairing])
 
 
 def mixture(x: Tensor, cos: Tensor, sin: Tensor, pairing: str) -> Tensor:
     """Tables as for other pairs than those that are turned."""
-    a, b = lines.parted(x, pairing)
+    a, b = steps.parted(x, pairing)
     table = OTHER[pairing]
-    return x * lines.joined(cos, cos, table) + lines.joined(-b, a, pairing) * lines.joined(
+    return x * steps.joined(cos, cos, table) + steps.joined(-b, a, pairing) * steps.joined(
         sin, sin, table
     )
 
@@ -114,8 +114,8 @@ def _other_mixture(x: Tensor, cos: Tensor, sin: Tensor, pairing: str) -> Tensor:
 
 def _put_back(x: Tensor, cos: Tensor, sin: Tensor, pairing: str) -> Tensor:
     """Pairs of one kind, put back as those of the other."""
-    a, b = lines.parted(x, pairing)
-    return lines.joined(a * cos - b * sin, a * sin + b * cos, OTHER[pairing])
+    a, b = steps.parted(x, pairing)
+    return steps.joined(a * cos - b * sin, a * sin + b * cos, OTHER[pairing])
 
 
 def _other_put_back(x: Tensor, cos: Tensor, sin: Tensor, pairing: str) -> Tensor:
@@ -128,11 +128,11 @@ def _unturned(x: Tensor, cos: Tensor, sin: Tensor, pairing: str) -> Tensor:
 
 def _some_pairs(x: Tensor, cos: Tensor, sin: Tensor, pairing: str) -> Tensor:
     """The first half of the pairs, the others as they were."""
-    a, b = lines.parted(x, pairing)
+    a, b = steps.parted(x, pairing)
     n = (a.shape[-1] + 1) // 2
     still = torch.arange(a.shape[-1]) >= n
     cos, sin = torch.where(still, 1.0, cos), torch.where(still, 0.0, sin)
-    return lines.joined(a * cos - b * sin, a * sin + b * cos, pairing)
+    return steps.joined(a * cos - b * sin, a * sin + b * cos, pairing)
 
 
 def _first_numbers(x: Tensor, cos: Tensor, sin: Tensor, pairing: str) -> Tensor:
@@ -140,7 +140,7 @@ def _first_numbers(x: Tensor, cos: Tensor, sin: Tensor, pairing: str) -> Tensor:
     D = x.shape[-1]
     if D % 4:
         raise LookupError("half of it has no pairs")
-    front = lines.turned(x[..., : D // 2], cos[..., : D // 4], sin[..., : D // 4], pairing)
+    front = steps.turned(x[..., : D // 2], cos[..., : D // 4], sin[..., : D // 4], pairing)
     return torch.cat((front, x[..., D // 2 :]), dim=-1)
 
 
@@ -149,7 +149,7 @@ def _first_numbers_own(x: Tensor, cos: Tensor, sin: Tensor, pairing: str) -> Ten
     D = x.shape[-1]
     if D % 4:
         raise LookupError("half of it has no pairs")
-    front = lines.turned(x[..., : D // 2], cos[..., ::2], sin[..., ::2], pairing)
+    front = steps.turned(x[..., : D // 2], cos[..., ::2], sin[..., ::2], pairing)
     return torch.cat((front, x[..., D // 2 :]), dim=-1)
 
 
@@ -157,26 +157,26 @@ def _pair(first: str, second: str) -> object:
     """(a, b) -> something else than a rotation."""
 
     def how(x: Tensor, cos: Tensor, sin: Tensor, pairing: str) -> Tensor:
-        a, b = lines.parted(x, pairing)
+        a, b = steps.parted(x, pairing)
         made = {
             "a": a + 0 * cos, "b": b + 0 * cos, "ac": a * cos, "bc": b * cos,
             "ac-bs": a * cos - b * sin, "ac+bs": a * cos + b * sin, "as+bc": a * sin + b * cos,
             "bc-as": b * cos - a * sin, "as-bc": a * sin - b * cos,
         }  # fmt: skip
-        return lines.joined(made[first], made[second], pairing)
+        return steps.joined(made[first], made[second], pairing)
 
     return how
 
 
 def _overwritten(x: Tensor, cos: Tensor, sin: Tensor, pairing: str) -> Tensor:
     """The second number is made of the first one's new value."""
-    a, b = lines.parted(x, pairing)
+    a, b = steps.parted(x, pairing)
     a = a * cos - b * sin
-    return lines.joined(a, a * sin + b * cos, pairing)
+    return steps.joined(a, a * sin + b * cos, pairing)
 
 
 def _added(x: Tensor, cos: Tensor, sin: Tensor, pairing: str) -> Tensor:
-    return x + lines.joined(sin.expand_as(cos), cos, pairing)
+    return x + steps.joined(sin.expand_as(cos), cos, pairing)
 
 
 def _handed_on(first: int, second: int) -> Step:
