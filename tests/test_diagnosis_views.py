@@ -93,7 +93,7 @@ def test_one_mistake_says_what_it_does_how_sure_it_is_where_it_is_and_how_to_men
     for part in (
         "The scores are not divided by sqrt(d_head).", SCALE.does, SCALE.mend,
         "Certain: it gives the very numbers that were answered to all 8 probes.",
-        "hw.py:12 scores = q @ k.T", "1 right, 1 wrong, 1 refused",
+        "hw.py:12 scores = q @ k.T", "1 right, 1 wrong, 1 could not be asked",
     ):  # fmt: skip
         assert part in words(said)
     assert "line 12" in text_of(wrong(SCALE))
@@ -368,7 +368,7 @@ def test_the_page_of_mistakes_holds_all_that_the_report_does():
         "2. Each query sees one key of the future (in all heads) [mask-future-one]",
         "it may also be mask-other", "triu with diagonal=2", "hw.py:12 scores = q @ k.T",
         "2 tokens, one head of size 2 (plain).", "a mistake", "shapes do not fit",
-        "3 probes (inputs whose right answer is known): 1 right, 1 wrong, 1 refused.",
+        "3 probes (right answers known): 1 right, 1 wrong, 1 could not be asked.",
     ):  # fmt: skip
         assert part in said(found)
     offs = [a for a in found.tags("td") if a.get("class") == "num off"]

@@ -38,9 +38,8 @@ def named(made: Made, chosen: Explanation, found: Sequence[Explanation], n: int)
     if others:
         sure, why = "likely", f"it explains all {n} probes; so would: {', '.join(others)}"
     else:
-        beside = "" if len(chosen.made) == 1 else ", together with the other mistake"
-        sure = "certain"
-        why = f"it gives the very numbers that were answered to all {n} probes{beside}"
+        just = "just this mistake" if len(chosen.made) == 1 else "this mistake and the other one"
+        sure, why = "certain", f"code with {just} gives exactly these numbers, on all {n} probes"
     return Found(mistake.name, mistake.family, mistake.title, mistake.does, mistake.mend,
                  made.note.strip(), sure, why, mistake.also, tuple(others))  # fmt: skip
 

@@ -16,7 +16,7 @@ from clearhead.checker.problem import Problem, Projections, embeddings, heads
 from clearhead.checker.steps import ATTENTION as LINE
 from clearhead.checker.trying import Attempt
 
-SEEN = 0.02  # a difference that is seen in three digits
+CLEAR, SEEN = 0.2, 0.02  # a difference that nobody overlooks, and one that three digits show
 SIZES = [(T, D, H) for H in (1, 2) for T in (1, 2, 3, 4) for D in (2, 1, 4)]
 
 
@@ -24,13 +24,13 @@ def smallest(subject: Subject, attempt: Attempt, explanation: Explanation) -> Ex
     """Tried from one token upwards; None where only larger inputs fail, or none that is small."""
     plain = Explanation(explanation.reading)
     failing = [one.probe for one in attempt.asked if off(plain, LINE, one) > one.probe.close]
-    for probe in failing[:3]:
-        for problem in problems(attempt.manner, probe):
-            found = _shown(
-                subject, attempt.manner, plain, explanation, replace(probe, problem=problem)
-            )
-            if found is not None:
-                return found
+    for seen in (CLEAR, SEEN):
+        for probe in failing[:3]:
+            for problem in problems(attempt.manner, probe):
+                asked = replace(probe, problem=problem)
+                found = _shown(subject, attempt.manner, plain, explanation, asked, seen)
+                if found is not None:
+                    return found
     return None
 
 
@@ -92,8 +92,9 @@ def _whole(like: Tensor, seed: int) -> Tensor:
 
 
 def _shown(
-    subject: Subject, manner: Manner, plain: Explanation, explanation: Explanation, probe: Probe
-) -> Example | None:
+    subject: Subject, manner: Manner, plain: Explanation, explanation: Explanation, probe: Probe,
+    seen: float,
+) -> Example | None:  # fmt: skip
     """The example, where the answer is seen to be wrong here."""
     try:
         reply = subject.call(manner.request(probe.problem, probe.hands))
@@ -105,8 +106,8 @@ def _shown(
         return None
     if (
         want is None
-        or misfit(got.out, want) < SEEN
-        or (got.out - want.out).abs().nan_to_num(1.0).max() < SEEN
+        or misfit(got.out, want) < seen
+        or (got.out - want.out).abs().nan_to_num(1.0).max() < seen
     ):
         return None
     weights = got.weights

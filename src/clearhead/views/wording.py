@@ -55,9 +55,10 @@ def proof(d: Diagnosis) -> str:
         return "No probe was made."
     counts = {outcome: sum(t.outcome == outcome for t in d.tried)
               for outcome in ("right", "wrong", "refused")}  # fmt: skip
-    parts = [f"{n} {outcome}" for outcome, n in counts.items() if n or outcome != "refused"]
+    parts = [f"{n} {outcome}" for outcome, n in counts.items() if outcome != "refused"]
+    parts += [f"{counts['refused']} could not be asked"] * (counts["refused"] > 0)
     total = counted(len(d.tried), "probe")
-    return f"{total} (inputs whose right answer is known): {', '.join(parts)}."
+    return f"{total} (right answers known): {', '.join(parts)}."
 
 
 def counted(n: int, what: str) -> str:
