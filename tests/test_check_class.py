@@ -159,19 +159,19 @@ def test_a_class_is_told_what_is_wrong():
 
 
 def test_thirty_files_are_looked_over_one_of_them_hanging_and_one_crashing(tmp_path):
-    chosen = [
-        *sorted(test_check.of_class("right/"))[:14],
-        *sorted(test_check.of_class("wrong/"))[:14],
+    alone = [
+        path
+        for path, answer in test_check.ANSWERS.items()
+        if "told" not in answer and "alibi" not in path
     ]
+    chosen = [p for kind in ("right/", "wrong/") for p in [p for p in alone if kind in p][:14]]
     chosen += ["odd/hang_call.py", "odd/crash_import.py"]
     for path in chosen:
         shutil.copy(test_check.CLASS / path, tmp_path / path.replace("/", "_"))
     done = run([*CLEARHEAD, "check", tmp_path], cwd=ROOT, status=1)
     lines = {line.split()[0]: line for line in done.stdout.splitlines() if ".py" in line}
     assert len(lines) == 30
-    assert (
-        "untried" in lines["odd_hang_call.py"] and "did not come back" in lines["odd_hang_call.py"]
-    )
+    assert "did not come back" in lines["odd_hang_call.py"]
     assert "untried" in lines["odd_crash_import.py"]
     right = [line for name, line in lines.items() if name.startswith("right_")]
     assert all(line.split()[1] == "right" for line in right), right
@@ -191,4 +191,4 @@ def test_odd_files_get_a_reason_and_do_no_harm(tmp_path):
     assert {file: rows[file]["verdict"] for file in RUNS} == RUNS
     for file in rows.keys() - RUNS.keys():
         assert rows[file]["verdict"] == "untried" and rows[file]["trouble"], rows[file]
-    assert rows["all_nan.py"]["mistakes"] == "?"
+    assert rows["all_nan.py"]["mistakes"] == "numbers-nan"

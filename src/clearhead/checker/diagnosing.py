@@ -88,6 +88,9 @@ def _told_of(
     if not found:
         if rough is not None:
             mistakes.append(located(subject, rough))
+        elif not any(bool(one.answer.out.isfinite().any()) for one in attempt.asked):
+            nan = effects.of(BY_NAME["numbers-nan"], "no answer to any probe holds a number")
+            mistakes.append(located(subject, nan))
         else:
             unexplained, near = saying.not_explained(
                 explanation.reading, LINE, attempt.asked, ATTENTION

@@ -55,6 +55,18 @@ def _laid_on_queries(work: Work, sees: Tensor) -> Tensor:
     return sees if bool(sees.all()) else sees.mT
 
 
+def _forward(work: Work) -> None:
+    """The causal mask turned round by hand, which differs from the transposed one if T != S."""
+    p, ahead = work.p, -steps.back(work)
+    if not p.causal:
+        steps.see(work)
+        return
+    sees = ahead >= 0
+    if p.window is not None:
+        sees = sees & (ahead < p.window)
+    work.visible = sees & steps.given(work)
+
+
 def _first_head(work: Work, sees: Tensor) -> Tensor:
     return torch.cat((sees[:, :1], torch.ones_like(sees[:, 1:])), dim=1)
 
@@ -174,7 +186,7 @@ MASKS = (
         "padding mask silences the padded queries and leaves their keys in everybody's sums.",
         "the last axis of the mask is that of the keys: mask[:, None, None, :] for padding, tril "
         "for causal",
-        _variants(_laid_on_queries), look=MASK,
+        (*_variants(_laid_on_queries), ("towards the future", {"see": _forward})), look=MASK,
     ),
     Mistake(
         "mask-zero-score", "mask", "hidden scores are set to 0, not to -inf",

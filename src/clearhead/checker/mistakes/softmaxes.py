@@ -16,9 +16,12 @@ def _outcomes(work: Work) -> Tensor:
     return work.scores if work.p.sinks is None else steps.with_sinks(work)
 
 
-def _softmax_over(*axes: int) -> Step:
+def _softmax_over(*axes: int, hidden: float = -math.inf) -> Step:
+    """hidden stands for minus infinity: where all of an axis is hidden, it matters which."""
+
     def weigh(work: Work) -> None:
         scores = _outcomes(work)
+        scores = scores.masked_fill(scores == -math.inf, hidden)
         if len(axes) == 1:
             weights = scores.softmax(dim=axes[0])
         else:
@@ -96,6 +99,7 @@ SOFTMAXES = (
         "a causal mask an early position learns of later ones through the sum.",
         "softmax(dim=-1): the last axis is that of the keys",
         (("", {"weigh": _softmax_over(-2)}),
+         ("hidden by a large number", {"weigh": _softmax_over(-2, hidden=-1e9)}),
          ("and without the maximum", {"weigh": _naive(-2)})), look=SOFTMAX,
     ),
     Mistake(
@@ -103,6 +107,7 @@ SOFTMAXES = (
         "Heads compete with each other instead of keys: a row of one head sums to anything.",
         "softmax(dim=-1): the last axis is that of the keys",
         (("", {"weigh": _softmax_over(1)}),
+         ("hidden by a large number", {"weigh": _softmax_over(1, hidden=-1e9)}),
          ("and without the maximum", {"weigh": _naive(1)})), look=SOFTMAX,
     ),
     Mistake(
