@@ -200,6 +200,47 @@ def test_the_other_polarity_is_right_where_somebody_says_so():
     assert ch.check(documented).ok
 
 
+def test_a_mask_of_keys_means_what_its_name_its_words_or_somebody_says():
+    def attention(q, k, v, key_padding_mask=None):
+        scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+        if key_padding_mask is not None:
+            scores = scores.masked_fill(key_padding_mask[:, None, None, :], -math.inf)
+        return scores.softmax(dim=-1) @ v
+
+    found = ch.check(attention)
+    assert found.ok and conventions(found)["mask"].value.startswith("True = hidden")
+
+    def turned(q, k, v, key_padding_mask):
+        return attention(q, k, v, ~key_padding_mask)
+
+    found = ch.check(turned)
+    assert found.names == ("mask-inverted",)
+    assert found.example.call == "turned(q, k, v, key_padding_mask)"
+    assert dict(found.example.inputs)["key_padding_mask"].dtype is torch.bool
+    (mistake,) = found.mistakes
+    assert "True is taken for: hidden" in mistake.why and "masked_fill(mask" in mistake.mend
+    assert ch.check(turned, mask="attend").ok
+    assert "True is taken" not in ch.check(attention, mask="attend").mistakes[0].why
+
+    def documented(q, k, v, key_padding_mask):
+        """key_padding_mask (B, S): True = keep, False = padding."""
+        return turned(q, k, v, key_padding_mask)
+
+    assert ch.check(documented).ok
+
+
+def test_an_example_shows_the_mask_as_it_was_handed_over():
+    def attention(q, k, v, mask):
+        """mask: 1 = masked out."""
+        return (q @ k.mT).masked_fill(mask.bool(), -math.inf).softmax(dim=-1) @ v
+
+    found = ch.check(attention)
+    assert found.names[0] == "scale-missing"
+    inputs, call = dict(found.example.inputs), found.example.call
+    given = [inputs[name] for name in call.removeprefix("attention(").rstrip(")").split(", ")]
+    assert torch.allclose(attention(*given[:3], given[3]), found.example.got, atol=1e-6)
+
+
 def test_the_smallest_input_is_small_and_its_numbers_are_true():
     def attention(q, k, v):
         """Causal."""

@@ -284,6 +284,7 @@ def test_a_folder_of_hostile_names_keeps_its_lines():
     assert len(said) == 4 and all(columns(line) <= 80 for line in said)
     (read,) = csv.DictReader(io.StringIO(csv_text(found)))
     assert read["name"] == HOSTILE.replace("\ud800", "\\ud800")
+    assert all(line.isprintable() for line in read["trouble"].split("\n"))
     assert table([]) == [
         "file  verdict  mistakes",
         "",

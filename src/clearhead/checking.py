@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from clearhead.checker.told import Told
     from clearhead.views.terminal import Terminal
 
+    Named = tuple[str, list[Diagnosis]]  # a file, and what was found in it
+
 LIMIT, FOLDER_LIMIT = 10.0, 5.0  # seconds of a call; of many files, each gets less
 
 
@@ -225,26 +227,24 @@ def _show_rows(
                 terminal.lines([""] * bool(index))
                 terminal.lines(views.lines(each, file, all=arguments.verbose))
     else:
-        short = [os.path.relpath(file, _common(named)) for file, _ in named]
-        records = [views.row(found, file) for file, (_, found) in zip(short, named, strict=True)]
+        records = [views.row(found, file) for file, found in _shortened(named)]
         terminal.lines(views.table(records, terminal.width))
     _page(arguments, named, terminal)
 
 
-def _common(named: list[tuple[str, list["Diagnosis"]]]) -> str:
-    """The folder in which all of these files are."""
+def _shortened(named: list["Named"]) -> list["Named"]:
+    """With the files' paths from the folder in which all of them are."""
     folders = [os.path.dirname(os.path.abspath(file)) for file, _ in named]
-    return os.path.commonpath(folders) if len(folders) > 1 else os.getcwd()
+    common = os.path.commonpath(folders) if len(folders) > 1 else os.getcwd()
+    return [(os.path.relpath(file, common), found) for file, found in named]
 
 
-def _page(
-    arguments: argparse.Namespace, named: list[tuple[str, list["Diagnosis"]]], terminal: "Terminal"
-) -> None:
+def _page(arguments: argparse.Namespace, named: list["Named"], terminal: "Terminal") -> None:
     if arguments.html is None:
         return
     from clearhead.views import diagnosis_page
 
-    each = [(file, one) for file, found in named for one in found]
+    each = [(file, one) for file, found in _shortened(named) for one in found]
     if len(each) == 1:
         text = diagnosis_page.page(each[0][1], each[0][0])
     else:

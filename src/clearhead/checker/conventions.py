@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 
 from clearhead.checker.diagnosis import Convention
+from clearhead.checker.manners import MASKING
 from clearhead.checker.matching import Explanation
-from clearhead.checker.signature import roles
 from clearhead.checker.trying import Attempt
 
 AXES = {"B": "batch", "H": "heads", "T": "tokens", "D": "d_head", "V": "d_v", "M": "d_model",
@@ -22,7 +22,7 @@ def conventions(attempt: Attempt, explanation: Explanation, kind: str) -> Iterat
     manner, reading = attempt.manner, explanation.reading
     made = {each.mistake.name: each for each in explanation.made}
     families = {each.mistake.family for each in explanation.made}
-    takes = set(roles(manner.about.parameters)) - set(manner.values)
+    takes = manner.takes
     answered = {one.probe.name for one in attempt.asked}
     what = "q, k, v" if kind == "sdp" else "x"
     yield Convention("layout", f"{what} {_axes(manner.layout)}, output {_axes(manner.order)}"
@@ -30,12 +30,12 @@ def conventions(attempt: Attempt, explanation: Explanation, kind: str) -> Iterat
                      "right" if manner.layout in ("BHTD", "HTD", "TD", "BTM", "TM")
                      else "different")  # fmt: skip
     yield Convention("scale", _scale(made, reading.scale), _state("scale", families))
-    if {"mask", "bias", "hidden", "keep"} & takes:
+    if MASKING & takes:
         state = _state("mask", families)
         if state == "right" and manner.mask in ("hide", "additive"):
             state = "different"
-        yield Convention("mask", "inverted: True or 1 hides" if "mask-inverted" in made
-                         else MASKS[manner.mask], state)  # fmt: skip
+        inverted = "inverted: True or 1 " + ("shows" if manner.mask == "hide" else "hides")
+        yield Convention("mask", inverted if "mask-inverted" in made else MASKS[manner.mask], state)
     yield _causal(explanation, takes, made)
     if "causal, more keys" in answered or (reading.causal and "more keys than queries" in answered):
         at = "bottom-right: the last query sees all keys" if reading.align == "end" \

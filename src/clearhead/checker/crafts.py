@@ -116,14 +116,6 @@ def required(about: About) -> list[Parameter]:
     return [p for p in about.parameters if p.required and p.kind != "var"]
 
 
-def numpy_first(about: About) -> tuple[bool, ...]:
-    """Whether arrays go in: first if nothing but numpy is spoken of."""
-    arrays = re.search(r"\bnp\.|numpy", about.source)
-    if arrays and not re.search(r"torch|\bF\.", about.source):
-        return (True, False)
-    return (False, True)
-
-
 def words_of(about: About) -> str:
     """Its own words: name, docstring and comments."""
     comments = re.findall(r"#(.*)", about.source)

@@ -131,10 +131,21 @@ def _named(case: _Case, made: Made, found: Sequence[Explanation]) -> Found:
     if mistake.name in ORDERS and places and any(len(p.parts) == 3 for p in places.found):
         sure = "likely"
         why += ". The order in a fused projection is a convention: if it is meant so, it is right"
-    taken = attempt.manner.mask in ("attend", "ones") and not case.told.mask
-    if mistake.name == "mask-inverted" and taken and not case.explanation.reading.causal:
-        why += ". True is taken for: may look. If it says: hidden, tell --mask-means hide"
-    return located(case.subject, replace(told, sure=sure, why=why), mistake.look)
+    if mistake.name == "mask-inverted" and not case.explanation.reading.causal:
+        why += _taken_for(case)
+    mend = told.mend
+    if mistake.name == "mask-inverted" and attempt.manner.mask == "hide":
+        mend = "hide where the mask is True: scores.masked_fill(mask, -inf)"
+    return located(case.subject, replace(told, sure=sure, why=why, mend=mend), mistake.look)
+
+
+def _taken_for(case: _Case) -> str:
+    """What True was taken for, where nobody said it."""
+    if case.told.mask or case.attempt.manner.mask == "additive":
+        return ""
+    if case.attempt.manner.mask == "hide":
+        return ". True is taken for: hidden. If it says: may look, tell --mask-means attend"
+    return ". True is taken for: may look. If it says: hidden, tell --mask-means hide"
 
 
 def located(subject: Subject, found: Found, look: str = "") -> Found:

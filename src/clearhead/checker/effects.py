@@ -113,7 +113,7 @@ def _reported(attempt: Attempt, explanation: Explanation) -> Iterator[Found]:
 
 def _empty(subject: Subject, attempt: Attempt, explanation: Explanation) -> Iterator[Found]:
     """Asked with a mask in which one query sees nothing."""
-    takes = set(roles(attempt.manner.about.parameters)) - set(attempt.manner.values)
+    takes = attempt.manner.takes
     if not {"mask", "bias"} & takes or any("see" in m.changes for m in explanation.made):
         return
     problem = problem_for(attempt.manner, seed=6)

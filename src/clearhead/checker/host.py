@@ -24,7 +24,6 @@ import re
 import signal
 import sys
 import threading
-import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from types import ModuleType
@@ -36,7 +35,7 @@ from torch import nn
 
 from clearhead.checker.about import written_as
 from clearhead.checker.calls import About, Failure, Reply, about, failure_of, perform, stand_in
-from clearhead.checker.surroundings import captured
+from clearhead.checker.surroundings import captured, hear_warnings
 from clearhead.checker.wire import Garbage, TooLong, pack, receive, unpack
 
 FACTORY = re.compile(r"_*(make|build|get|create)(_|[A-Z]|$)")
@@ -232,7 +231,7 @@ def main(frames: tuple[int, int], mark: bytes, limit: float) -> None:
     faulthandler.enable(said)
     torch.set_num_threads(1)
     sys.dont_write_bytecode = True
-    warnings.simplefilter("default")
+    hear_warnings()
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")  # where memory runs out, it is not the caller who is to die
     commands: queue.Queue[Any] = queue.Queue()

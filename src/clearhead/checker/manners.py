@@ -4,7 +4,7 @@ A `Manner` turns a `Problem` into a `Request` and a `Reply` into an `Answer` of 
 of different axes differ in every problem, so that an axis of an answer is known by its size.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,6 +21,9 @@ from clearhead.checker.signature import plain, roles
 LAYOUTS = {"sdp": ("BHTD", "BTHD", "HTD", "BTD", "TD", "THD"), "teach": ("TM", "BTM"),
            "module": ("BTM", "TM", "TBM")}  # fmt: skip
 NOTHING = frozenset[str]()
+PADDING = {"hidden", "keep"}  # a mask of keys alone, as a key padding mask
+MASKING = {"mask", "bias"} | PADDING
+USUAL = {"hidden": "hide", "keep": "attend"}  # what True means in a mask of keys of that name
 # What keys and values are made of where that is not x. It is handed x: attention to itself.
 CONTEXT = {"context", "ctx", "memory", "encoderhiddenstates", "encoderoutput", "encoutput"}
 
@@ -91,19 +94,40 @@ class Manner:
 
     def words(self, problem: Problem, hands: frozenset[str]) -> str:
         """The call as somebody would write it: f(q, k, v, is_causal=True)."""
+        said = []
         request = self.request(problem, hands)
+        for name, role, value in self._named(request):
+            short = (name if role in MASKING else role or name) if isinstance(value, Tensor) else (
+                "a module" if isinstance(value, Stub) else repr(value))  # fmt: skip
+            said.append(f"{name}={short}" if name in request.keywords else short)
+        return f"{self.about.name}({', '.join(said)})"
+
+    def masks(self, request: Request) -> list[tuple[str, Tensor]]:
+        """The masks in a request under their own names, (T, S) or (1, S), of the first text and
+        head."""
+        found = []
+        for name, role, value in self._named(request):
+            if role in MASKING and isinstance(value, Tensor):
+                per_text = role in PADDING
+                value = value[:1] if per_text else value.reshape(-1, *value.shape[-2:])[0]
+                found.append((name, value if value.ndim == 2 else value[None]))
+        return found
+
+    def _named(self, request: Request) -> Iterator[tuple[str, str | None, Any]]:
+        """What is handed over, with the parameter's name and what that is for."""
         names = [p.name for p in self.about.parameters if p.kind != "var"]
         known = {name: role for role, name in roles(self.about.parameters).items()}
         known |= dict.fromkeys(self.contexts, "x")
-        said = []
         for name, value in [
-            *zip(names, request.arguments, strict=False),
-            *request.keywords.items(),
-        ]:
-            short = known.get(name, name) if isinstance(value, Tensor) else repr(value)
-            short = "a module" if isinstance(value, Stub) else short
-            said.append(short if name not in request.keywords else f"{name}={short}")
-        return f"{self.about.name}({', '.join(said)})"
+            *zip(names, request.arguments, strict=False), *request.keywords.items(),
+        ]:  # fmt: skip
+            yield name, known.get(name), value
+
+    @property
+    def takes(self) -> set[str]:
+        """What its parameters are for, but for those whose values were told."""
+        known = roles(self.about.parameters).items()
+        return {role for role, name in known if name not in self.values}
 
     @property
     def contexts(self) -> list[str]:
@@ -125,7 +149,7 @@ class Manner:
             return self._laid(p.x)
         if role in ("W_Q", "W_K", "W_V", "W_O", "W_QKV") and p.W is not None:
             return self._weight(role, p.W)
-        if role in ("mask", "hidden", "keep", "bias"):
+        if role in MASKING:
             return self._mask(role, parameter, problem, hands)
         if role == "module":
             return self._stub(problem)
@@ -200,10 +224,9 @@ class Manner:
         B, T, S = problem.sizes
         if "bias" in hands and problem.bias is not None and role in ("mask", "bias"):
             return problem.bias.float()
-        if role in ("hidden", "keep") and "padding" not in hands:
-            none = torch.zeros(B, S, dtype=torch.bool)
-            neutral = none if role == "hidden" else ~none
-            return neutral if parameter.required else LEFT_OUT
+        if role in PADDING and "padding" not in hands:
+            none = torch.ones(B, S, dtype=torch.bool)
+            return formed(none, self._padding(role)) if parameter.required else LEFT_OUT
         sees = problem.mask if "mask" in hands else None
         if sees is None:
             if not parameter.required:
@@ -211,10 +234,9 @@ class Manner:
             if "None" in parameter.annotation:
                 return None
             sees = torch.ones(T, S, dtype=torch.bool)
-        if role in ("hidden", "keep"):
-            keys = sees.expand(B, 1, T, S)[:, 0, 0]
-            return ~keys if role == "hidden" else keys
-        if "padding" in hands and {"hidden", "keep"} & set(roles(self.about.parameters)):
+        if role in PADDING:
+            return formed(sees.expand(B, 1, T, S)[:, 0, 0], self._padding(role))
+        if "padding" in hands and PADDING & self.takes:
             return None if parameter.required else LEFT_OUT
         if self.axes == 1:
             return formed(sees.expand(B, 1, T, S)[:, 0, 0], self.mask)
@@ -229,6 +251,10 @@ class Manner:
             if self.axes == 3 or ("H" not in self.layout and self.kind == "sdp"):
                 sees = sees[:, 0].expand(-1, T, S)
         return formed(sees, form)
+
+    def _padding(self, role: str) -> str:
+        """What a mask of keys is made of: the form that is tried, if there is no other mask."""
+        return USUAL[role] if {"mask", "bias"} & self.takes else self.mask
 
     def _table(self, role: str, p: Problem) -> Tensor:
         """cos or sin of the angles of all positions: (T, D) or (T, D/2)."""

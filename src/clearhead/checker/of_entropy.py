@@ -13,7 +13,7 @@ from clearhead.checker import lines
 from clearhead.checker.about import About, Parameter
 from clearhead.checker.axes import Unanswerable
 from clearhead.checker.calls import Reply, Request, Subject
-from clearhead.checker.crafts import Craft, Hearing, called, numpy_first, required, shapes_in
+from clearhead.checker.crafts import Craft, Hearing, called, required, shapes_in
 from clearhead.checker.diagnosis import Convention, Found
 from clearhead.checker.lines import ENTROPY, POOLS, EntropyReading, Weights
 from clearhead.checker.manners import LEFT_OUT
@@ -21,6 +21,7 @@ from clearhead.checker.matching import Explanation, Made
 from clearhead.checker.mistakes import entropies
 from clearhead.checker.probes import Probe
 from clearhead.checker.problem import Problem, normal
+from clearhead.checker.signature import numpy_first
 from clearhead.checker.told import Reading, Told
 
 LAYOUTS = {"BHTS": 4, "HTS": 3, "TS": 2}

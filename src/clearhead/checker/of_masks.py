@@ -20,7 +20,7 @@ from clearhead.checker.mistakes import triangles
 from clearhead.checker.probes import Probe
 from clearhead.checker.problem import Problem
 from clearhead.checker.signature import plain, role_of
-from clearhead.checker.told import Reading, Told, says_hidden
+from clearhead.checker.told import Reading, Told, true_means
 
 LOW = -1e4  # what is above it is not low enough to hide
 HIDING = r"hidden|hides?\b|look_?ahead|blocked|masked_out|masked_positions|forbidden|future_mask"
@@ -184,7 +184,7 @@ class Masks(Craft):
     def heard(self, hearing: Hearing) -> None:
         """Masks as they came are read once all of them are known."""
         about = hearing.way.about
-        hides = bool(re.search(HIDING, about.name, re.I)) or says_hidden(about)
+        hides = bool(re.search(HIDING, about.name, re.I)) or true_means(about) == "hide"
         hearing.raw = [one.answer.out for one in hearing.asked]
         if hearing.raw:
             if adds(about):  # of 1 and 0 that are to be added nobody can say which is meant

@@ -16,7 +16,6 @@ from clearhead.checker.crafts import (
     Hearing,
     called,
     normal_like,
-    numpy_first,
     required,
     shapes_in,
 )
@@ -28,7 +27,7 @@ from clearhead.checker.matching import Explanation, Made, computed, made_by, mis
 from clearhead.checker.mistakes import rotaries
 from clearhead.checker.probes import Probe
 from clearhead.checker.problem import Problem, Turn, normal
-from clearhead.checker.signature import LETTER, plain, role_of, roles
+from clearhead.checker.signature import LETTER, numpy_first, plain, role_of, roles
 from clearhead.checker.told import Reading, Told
 
 LAYOUTS = ("BHTD", "BTHD", "HTD", "BTD", "TD", "THD")
@@ -178,7 +177,7 @@ class Rotaries(Craft):
             tables = tuple((t, w) for w in ("", "B", "H", "BH") for t in (*first, "half"))
         elif any(plain(p.name) in ("freqscis", "freqs", "cis") for p in about.parameters):
             tables = (("complex", ""), ("complex", "H"))
-        for numpy in (False,) if about.kind == "module" else numpy_first(about):
+        for numpy in numpy_first(about):
             for D in _sizes(about):
                 for layout in (said,) if said else LAYOUTS:
                     for table, wide in tables:
@@ -186,7 +185,8 @@ class Rotaries(Craft):
                             yield RotaryWay(about, dict(told.values), layout, numpy, table, wide, D)
 
     def probes(self, way: RotaryWay, told: Told) -> Iterator[Probe]:
-        takes = set(roles(way.about.parameters)) - set(way.values)
+        known = roles(way.about.parameters).items()
+        takes = {role for role, name in known if name not in way.values}
 
         def made(T: int, seed: int, D: int = way.D, most: int = 3, **rest: Any) -> Rotation:
             B, H = (min(2, most) if "B" in way.layout else 1), (most if "H" in way.layout else 1)

@@ -14,12 +14,12 @@ from clearhead.checker.calls import Subject
 from clearhead.checker.diagnosing import ATTENTIVE
 from clearhead.checker.diagnosis import Diagnosis, Example
 from clearhead.checker.line import Work
-from clearhead.checker.manners import Manner
+from clearhead.checker.manners import MASKING, Manner
 from clearhead.checker.matching import Explanation, misfit
 from clearhead.checker.placing import placed
 from clearhead.checker.probes import probes
 from clearhead.checker.problem import Problem
-from clearhead.checker.signature import kind_of, roles
+from clearhead.checker.signature import kind_of
 from clearhead.checker.steps import ATTENTION as LINE
 from clearhead.checker.steps import merge, output, project, split
 from clearhead.checker.told import Told
@@ -123,8 +123,8 @@ class _Side:
         if problem.x is not None and not self.projects:
             asked = _split(problem)
         for hand in hands - {"padding"}:
-            takes = set(roles(self.manner.about.parameters))
-            if not takes & ({"mask", "bias", "hidden", "keep"} if hand == "mask" else {hand}):
+            takes = self.manner.takes
+            if not takes & (MASKING if hand == "mask" else {hand}):
                 raise Unanswerable(f"{self.manner.about.name} takes no {hand}")
         reply = self.subject.call(self.manner.request(asked, hands))
         if reply.failure is not None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clearhead.checker.manners import Manner
+from clearhead.checker.manners import MASKING, Manner
 from clearhead.checker.problem import Problem, Projections, embeddings, heads, normal
 from clearhead.checker.signature import roles
 from clearhead.checker.told import Told, usual_slopes
@@ -32,7 +32,7 @@ class Probe:
 
 def probes(manner: Manner, told: Told) -> Iterator[Probe]:
     """All that this way of calling can be asked, the plainest first."""
-    takes = set(roles(manner.about.parameters)) - set(manner.values)
+    takes = manner.takes
     masks = bool(takes & {"mask", "bias"}) and manner.axes != 1
     base = problem_for(manner, T=length(told))
     yield Probe("plain", base, why="random numbers, nothing asked for", first=True)
@@ -45,7 +45,7 @@ def probes(manner: Manner, told: Told) -> Iterator[Probe]:
                     "a mask that is no triangle", first=True)  # fmt: skip
         yield Probe("a mask for each text", base.but(mask=some_mask(T, T, B)),
                     frozenset({"mask"}), "each element of the batch has its own")  # fmt: skip
-    if takes & {"mask", "bias", "hidden", "keep"}:
+    if takes & MASKING:
         sees = torch.ones(B, 1, 1, T, dtype=torch.bool)
         sees[0, ..., 1] = False
         if B > 1:
@@ -103,7 +103,7 @@ def needing(manner: Manner, problem: Problem) -> Problem:
         own["sinks"] = normal(problem.H, seed=77)  # transformers' functions find them in `module`
     if "slopes" in must:
         own["slopes"] = usual_slopes(problem.H)
-    masks = [p for p in required if {"mask", "bias"} & set(roles((p,)))]
+    masks = [p for p in required if MASKING & set(roles((p,)))]
     if any("None" not in p.annotation for p in masks):
         _, T, S = problem.sizes
         own["mask"] = torch.ones(T, S, dtype=torch.bool)

@@ -78,4 +78,6 @@ def tried(reading: Reading, line: Line, asked: Sequence[Asked]) -> Iterator[Trie
 def printing(printed: str) -> Iterator[str]:
     """The remark on what a call prints."""
     if printed.strip():
-        yield f"it prints while it is called: {printed.strip().splitlines()[0][:80]!r}"
+        first = printed.strip().splitlines()[0]
+        said = first if len(first) <= 80 else first[:80] + "..."
+        yield f"it prints while it is called: {said!r}"

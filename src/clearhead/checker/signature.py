@@ -112,6 +112,16 @@ def kind_of(about: About) -> str | None:
     return None
 
 
+def numpy_first(about: About) -> tuple[bool, ...]:
+    """Whether arrays go in: first if nothing but numpy is spoken of; a module takes tensors."""
+    arrays = re.search(r"\bnp\.|numpy", about.source)
+    if about.kind == "module":
+        return (False,)
+    return (
+        (True, False) if arrays and not re.search(r"torch|\bF\.", about.source) else (False, True)
+    )
+
+
 # How people write the axes of a tensor, in a docstring, a comment or an einsum.
 LETTERS = {
     "B": "b batch bs bsz nbatch batchsize n batches",

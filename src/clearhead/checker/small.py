@@ -1,6 +1,6 @@
 """The smallest input on which an attention is wrong, in numbers that can be checked by hand."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -97,7 +97,8 @@ def _shown(
 ) -> Example | None:  # fmt: skip
     """The example, where the answer is seen to be wrong here."""
     try:
-        reply = subject.call(manner.request(probe.problem, probe.hands))
+        request = manner.request(probe.problem, probe.hands)
+        reply = subject.call(request)
         if reply.failure is not None:
             return None
         got = manner.read(reply, probe.problem)
@@ -115,18 +116,23 @@ def _shown(
         work = explanation.work(LINE, probe)
         weights = None if work is None else work.weights
     own = None if weights is None or weights.ndim != 4 else weights[0]
-    found = pictured(probe, got.out, want.out, want.weights[0], own, manner.places is None)
+    found = pictured(probe, got.out, want.out, want.weights[0], own, manner.places is None,
+                     manner.masks(request))  # fmt: skip
     return replace(found, call=manner.words(probe.problem, probe.hands))
 
 
 def pictured(
     probe: Probe, got: Tensor, want: Tensor, want_weights: Tensor | None = None,
     got_weights: Tensor | None = None, show_projections: bool = False,
+    masks: Sequence[tuple[str, Tensor]] | None = None,
 ) -> Example:  # fmt: skip
-    """What goes in and what came out, of the first element of the batch."""
+    """What goes in and what came out, of the first element of the batch; masks as they were handed
+    over, else as True = may look."""
     p = probe.problem
     inputs = [(n, getattr(p, n)[0]) for n in ("q", "k", "v", "x") if getattr(p, n) is not None]
-    if p.mask is not None:
+    if masks is not None:
+        inputs += masks
+    elif p.mask is not None:
         inputs.append(("mask", p.mask[0, 0] if p.mask.ndim == 4 else p.mask))
     if p.W is not None and show_projections and p.W.q.numel() <= 16:
         inputs += [("W_Q", p.W.q), ("W_K", p.W.k), ("W_V", p.W.v)]

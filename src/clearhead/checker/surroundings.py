@@ -59,15 +59,22 @@ def captured(fd: int | None = None) -> Iterator[Printed]:
 
 @contextmanager
 def as_it_was() -> Iterator[None]:
-    """Put torch's settings and the global random states back; a warning is never an error."""
+    """Put torch's settings, the global random states, the working directory and the environment
+    back; a warning is never an error."""
     dtype, device = torch.get_default_dtype(), torch.get_default_device()
     threads, gradients = torch.get_num_threads(), torch.is_grad_enabled()
-    states = random_states()
+    states, environment = random_states(), dict(os.environ)
+    directory = working_directory()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("default")
+            hear_warnings()
             yield
     finally:
+        if directory is not None and os.path.isdir(directory):
+            os.chdir(directory)
+        for name in os.environ.keys() - environment.keys():
+            del os.environ[name]
+        os.environ.update(environment)
         torch.set_default_dtype(dtype)
         if torch.get_default_device() != device:
             torch.set_default_device(device)
@@ -77,6 +84,21 @@ def as_it_was() -> Iterator[None]:
         torch.set_rng_state(states[0])
         np.random.set_state(states[1])  # noqa: NPY002
         random.setstate(states[2])
+
+
+def hear_warnings() -> None:
+    """Each of them once, but for those that Python keeps from everybody but developers."""
+    warnings.simplefilter("default")
+    for kind in (DeprecationWarning, PendingDeprecationWarning, ResourceWarning):
+        warnings.simplefilter("ignore", kind)
+
+
+def working_directory() -> str | None:
+    """None where it is gone."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return None
 
 
 def random_states() -> tuple[Tensor, Any, Any]:

@@ -101,12 +101,15 @@ SHOWS = re.compile(
 )
 
 
-def says_hidden(about: About) -> bool:
-    """Whether its own words say that True in a mask means hidden; of two such words the first."""
+def true_means(about: About) -> str | None:
+    """What its own words say that True in a mask means, "hide" or "attend"; the first such word."""
     comments = ". ".join(c for c in re.findall(r"#(.*)", about.source) if "mask" in c.lower())
     names = {parameter.name.lower().strip("_") for parameter in about.parameters}
     words = re.sub(r"[`*\n]", " ", f"{about.doc}. {comments}")
     hides, shows = HIDES.search(words), SHOWS.search(words)
-    if hides and shows and shows.start() < hides.start():
-        return False
-    return bool(hides or names & {"masked", "hide", "hidden_mask", "future_mask", "blocked"})
+    if hides and not (shows and shows.start() < hides.start()):
+        return "hide"
+    if shows:
+        return "attend"
+    named = names & {"masked", "hide", "hidden_mask", "future_mask", "blocked"}
+    return "hide" if named else None

@@ -1,6 +1,5 @@
 """Asking somebody's attention: each probe once, and what it answers in our own axes."""
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -11,11 +10,11 @@ from clearhead.checker import projections
 from clearhead.checker.axes import Answer, Unanswerable
 from clearhead.checker.calls import Failure, Reply, Request, Subject
 from clearhead.checker.diagnosis import Tried
-from clearhead.checker.manners import LAYOUTS, Manner
+from clearhead.checker.manners import LAYOUTS, PADDING, USUAL, Manner
 from clearhead.checker.matching import Asked
 from clearhead.checker.probes import Probe, probes
-from clearhead.checker.signature import layout_in_words, roles
-from clearhead.checker.told import Told, says_hidden
+from clearhead.checker.signature import layout_in_words, numpy_first, roles
+from clearhead.checker.told import Told, true_means
 
 SEVERAL = 600  # calls whose mean stands for an answer that is random
 ROUGHLY = 0.08  # how far such a mean may be off
@@ -46,7 +45,7 @@ def manners(subject: Subject, kind: str, told: Told) -> Iterator[Manner]:
     if said:
         layouts = (said, *(each for each in layouts if each != said and not told.layout))
     for places in _places(subject, told) if kind == "module" else (None,):
-        for numpy in _numpy(subject, kind):
+        for numpy in numpy_first(about):
             for turned, square in _shapes(kind, takes):
                 for layout in layouts:
                     for (mask, axes), table in product(forms, _tables(takes)):
@@ -65,13 +64,6 @@ def _shapes(kind: str, takes: dict[str, str]) -> tuple[tuple[bool, bool], ...]:
     if "n_heads" in takes:
         return ((False, False), (True, False))
     return ((False, False), (True, False), (False, True))
-
-
-def _numpy(subject: Subject, kind: str) -> tuple[bool, ...]:
-    """Whether arrays go in: first if nothing but numpy is spoken of."""
-    source = subject.about.source
-    arrays = bool(re.search(r"\bnp\.|numpy", source)) and not re.search(r"torch|\bF\.", source)
-    return (False,) if kind == "module" else (True, False) if arrays else (False, True)
 
 
 def _tables(takes: dict[str, str]) -> tuple[str, ...]:
@@ -103,11 +95,13 @@ def _forms(
     subject: Subject, kind: str, told: Told, takes: dict[str, str]
 ) -> tuple[tuple[str, int], ...]:
     """What a mask may be made of, and its axes."""
-    if not {"mask", "hidden", "keep", "bias"} & set(takes):
-        return (("attend", 2),)
+    padding = next((USUAL[role] for role in takes if role in PADDING), None)
+    if not {"mask", "bias"} & set(takes):
+        means = told.mask or true_means(subject.about) or padding or "attend"
+        return ((means if padding else "attend", 2),)
     if told.mask is not None:
         forms: tuple[str, ...] = (told.mask,)
-    elif "mask" in takes and says_hidden(subject.about):
+    elif "mask" in takes and true_means(subject.about) == "hide":
         forms = ("hide",)
     elif "mask" not in takes and "bias" in takes:
         forms = ("additive",)

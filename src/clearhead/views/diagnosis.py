@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 WIDTH = 80
 LABEL = 13  # columns of the words in front of what is said of a mistake
 WHOLE, NAMED = 3, 5  # mistakes of which everything is said; of which the first sentence is
+LONG = 1_000  # characters of a cell of CSV
 LOOK = 3  # lines of source of each
 FIELDS = ("file", "name", "kind", "verdict", "mistakes", "cautions", "seconds", "trouble")
 
@@ -307,8 +308,12 @@ def _joined(each: Sequence[Diagnosis], what: str) -> str:
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The records as CSV."""
-    return csv_of(FIELDS, rows)
+    """The records as CSV; what somebody's code says in `trouble` steers no terminal."""
+    return csv_of(FIELDS, [{**r, "trouble": _seen(r["trouble"])} for r in rows])
+
+
+def _seen(text: str) -> str:
+    return "\n".join(readable(line, LONG) if line else "" for line in text.split("\n"))
 
 
 def table(rows: Sequence[Mapping[str, Any]], width: int = WIDTH) -> list[str]:

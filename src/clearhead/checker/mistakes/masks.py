@@ -156,7 +156,8 @@ MASKS = (
         "mask-inverted", "mask",
         "the mask is inverted: it hides what may be seen and shows the rest",
         "With a causal mask each position sees its future and nothing else: the loss falls fast, "
-        "because the answer can be read off, and the model can generate nothing.",
+        "because the answer can be read off, and the model can generate nothing. With a padding "
+        "mask the texts are ignored and the padding is read.",
         "hide where the mask is False: scores.masked_fill(~mask, -inf)",
         _variants(_inverted), look=MASK,
     ),
