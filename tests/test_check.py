@@ -184,6 +184,35 @@ def test_two_mistakes_are_both_named_in_one_go():
     assert (states["scale"], states["mask"]) == ("mistake", "mistake")
 
 
+@pytest.mark.parametrize("scale", [1 / 8, 1 / 23])
+def test_a_scale_that_is_written_as_a_number_is_found_alone_and_beside_another(scale):
+    # 1/8 is 1/sqrt(64), and 1/d_head where that is 8.
+    def scaled(q, k, v):
+        return (q @ k.mT * scale).softmax(dim=-1) @ v
+
+    def inverted(q, k, v, mask):
+        return (q @ k.mT * scale).masked_fill(mask, -1e9).softmax(dim=-1) @ v
+
+    note = "about 0.125, 1/sqrt(64)" if scale == 1 / 8 else "about 0.04348, 1/sqrt(529)"
+    for attention, names in (
+        (scaled, ["scale-other"]), (inverted, ["scale-other", "mask-inverted"]),
+    ):  # fmt: skip
+        found = ch.check(attention).mistakes[: len(names)]
+        assert [each.name for each in found] == names
+        assert found[0].note == note and all(each.sure == "certain" for each in found)
+
+
+def test_heads_that_are_tiled_have_an_example_of_four():
+    def attention(q, k, v):
+        k, v = (x.repeat(1, q.shape[1] // x.shape[1], 1, 1) for x in (k, v))
+        return (q @ k.mT / math.sqrt(q.shape[-1])).softmax(dim=-1) @ v
+
+    found = ch.check(attention)
+    assert found.names == ("gqa-tiled",)
+    inputs = dict(found.example.inputs)
+    assert [inputs[name].shape[0] for name in "qkv"] == [4, 2, 2] and inputs["q"].shape[1] == 1
+
+
 def test_the_other_polarity_is_right_where_somebody_says_so():
     def attention(q, k, v, mask):
         scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])

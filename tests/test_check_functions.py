@@ -589,6 +589,9 @@ def test_the_smallest_failing_input():
     example = checked(no_minus, "entropy", {}).example
     assert example.inputs[0][1].tolist() == [[0.5, 0.5]]
     assert example.got.item() == pytest.approx(-math.log(2))
+    example = checked(lambda attn: -(attn * (attn + 1e-4).log()).sum(-1), "entropy", {}).example
+    assert example.inputs[0][1].tolist() == [[1]] and example.want.item() == 0
+    assert example.got.item() == pytest.approx(-math.log(1.0001), abs=1e-6)  # of float32
     example = checked(rope_from_one, "rotary", {}).example
     assert example.want.tolist() == [[1.0, 2.0]]  # one token stays where it is
 

@@ -45,7 +45,7 @@ def diagnose_attention(subject: Subject, kind: str, told: Told) -> Diagnosis:
         pairs = len(explanation.made) == 2 or (
             at == 0 and not _more_than_attention(attempt, explanation)
         )
-        found = explained(readings, attempt, pairs)
+        found = explained(readings, attempt, explanation, pairs)
         if found:
             return _told_of(subject, kind, told, attempt, found[0], found, began)
     if more := _more_than_attention(*ways[0]):

@@ -7,7 +7,7 @@ ways -> all probes in each -> right, a number that was estimated, one mistake or
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, product
 
 import torch
 
@@ -38,7 +38,7 @@ from clearhead.checker.of_entropy import ENTROPIES
 from clearhead.checker.of_masks import MASKS
 from clearhead.checker.of_rotary import ROTARIES
 from clearhead.checker.probes import Probe
-from clearhead.checker.small import SEEN
+from clearhead.checker.small import FINE, SEEN
 from clearhead.checker.told import Reading, Told
 
 CRAFTS: dict[str, Craft] = {"entropy": ENTROPIES, "rotary": ROTARIES, "mask": MASKS}
@@ -260,7 +260,7 @@ def _smallest(
 ) -> Example | None:
     plain, way = Explanation(chosen.reading), hearing.way
     failing = [o.probe for o in hearing.asked if off(plain, craft.line, o) > o.probe.close]
-    for probe in failing[:3]:
+    for seen, probe in product((SEEN, FINE), failing[:3]):
         for problem in craft.smaller(way, probe):
             asked = replace(probe, problem=problem)
             try:
@@ -271,7 +271,7 @@ def _smallest(
             except Unanswerable:
                 continue
             want = plain.work(craft.line, asked)
-            if want is None or misfit(got, want) < SEEN:
+            if want is None or misfit(got, want) < seen:
                 continue
             return Example(
                 words=craft.words(problem) + f" ({probe.name})",

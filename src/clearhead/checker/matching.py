@@ -18,6 +18,7 @@ from clearhead.checker.probes import Probe
 from clearhead.checker.told import Reading
 
 FAR = 1e-3  # what differs by less cannot be told apart
+FITTED = 8  # mistakes beside which a number is refined
 SMALL = 40  # a longer answer is not computed for every mistake, to see which of them change it
 ROUGH = 0.03  # what half precision loses at most on our probes
 
@@ -163,31 +164,73 @@ def singles(
 
 def fitted(
     readings: Sequence[Reading], line: Line, asked: Sequence[Asked], mistake: Mistake,
-    step: Callable[[float], Changes],
+    step: Callable[[float], Changes], beside: Iterable[Mistake] = (),
+    stop: Callable[[], bool] = lambda: False,
 ) -> list[Explanation]:  # fmt: skip
-    """A mistake with a number in it, looked for from 1/100 to 100: the number that fits best."""
+    """A mistake with a number in it, looked for from 1/100 to 100: the number that fits best.
+
+    beside   mistakes of which one is made as well; none where none is named
+    """
+    steps = set(step(1.0))
+    others: list[tuple[Made, ...]]
+    others = [(m,) for m in made_by(beside) if not steps & set(m.changes)] or [()]
     found = []
     for reading in readings:
-
-        def worst(power: float, reading: Reading = reading) -> float:
-            made = Made(mistake, f"about {10**power:.4g}", step(10**power))
-            tried = Explanation(reading, (made,))
-            return sum(min(off(tried, line, one), 10.0) for one in asked[:2])
-
-        powers = [at / 15 for at in range(-30, 31)]
-        at = min(powers, key=worst)
-        width = 1 / 15
-        for _ in range(40):  # by thirds
-            a, b = at - width / 3, at + width / 3
-            at = min((at, a, b), key=worst)
-            width *= 0.7
-        made = Made(mistake, f"about {10**at:.4g}", step(10**at))
-        own = asked[0].probe.problem.head_size ** -0.5
-        if abs(10**at / own - 1) < 0.03:
-            continue  # as good as right: digits are missing, not a scale
-        if fits(Explanation(reading, (made,)), line, asked, loose=2e-4):
-            found.append(Explanation(reading, (made,)))
+        likely = [_Fit(reading, other, line, asked[:3], mistake, step) for other in others]
+        for fit in sorted(likely, key=lambda fit: fit.error)[:FITTED]:
+            explanation = fit.refined()
+            own = asked[0].probe.problem.head_size ** -0.5
+            if abs(fit.number / own - 1) < 0.03:
+                continue  # as good as right: digits are missing, not a scale
+            if fits(explanation, line, asked, loose=2e-4):
+                found.append(explanation)
+        if found or stop():
+            break
     return found
+
+
+class _Fit:
+    """The number of a mistake beside others, first roughly and then refined."""
+
+    def __init__(
+        self, reading: Reading, others: tuple[Made, ...], line: Line, asked: Sequence[Asked],
+        mistake: Mistake, step: Callable[[float], Changes],
+    ) -> None:  # fmt: skip
+        self.reading, self.others, self.line, self.asked = reading, others, line, asked
+        self.mistake, self.step = mistake, step
+        width = 15 if not others else 6
+        self.width = 1 / width
+        powers = [at / width for at in range(-2 * width, 2 * width + 1)]
+        self.error, self.power = min((self.worst(power, asked), power) for power in powers)
+
+    @property
+    def number(self) -> float:
+        return 10**self.power
+
+    def made(self, power: float) -> Explanation:
+        own = Made(self.mistake, _about(10**power), self.step(10**power))
+        return Explanation(self.reading, (own, *self.others))
+
+    def worst(self, power: float, asked: Sequence[Asked]) -> float:
+        tried = self.made(power)
+        errors = [off(tried, self.line, one) for one in asked]
+        return sum(min(error, 10.0) for error in errors if error == error)  # NaN says nothing
+
+    def refined(self) -> Explanation:
+        width = self.width
+        for _ in range(40):  # by thirds
+            near = (self.power, self.power - width / 3, self.power + width / 3)
+            self.power = min(near, key=lambda power: self.worst(power, self.asked))
+            width *= 0.7
+        return self.made(self.power)
+
+
+def _about(number: float) -> str:
+    """A number that was found, and what it may come from."""
+    root = 1 / number**2  # of which it is one over the square root
+    whole = round(root)
+    from_root = f", 1/sqrt({whole})" if whole and abs(root / whole - 1) < 1e-3 else ""
+    return f"about {number:.4g}{from_root}"
 
 
 def doubles(

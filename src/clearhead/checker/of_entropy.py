@@ -204,7 +204,9 @@ class Entropies(Craft):
 
     def words(self, problem: Problem) -> str:
         assert isinstance(problem, Weights) and problem.p is not None
-        return f"weights of {problem.p.shape[-2]} queries and {problem.p.shape[-1]} keys"
+        T, S = problem.p.shape[-2:]
+        queries, keys = "query" if T == 1 else "queries", "key" if S == 1 else "keys"
+        return f"weights of {T} {queries} and {S} {keys}"
 
     def smaller(self, way: EntropyWay, probe: Probe) -> Iterator[Problem]:
         ones = [1] * (way.axes - 2)

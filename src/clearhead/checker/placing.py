@@ -20,6 +20,7 @@ from clearhead.checker.matching import (
     ROUGH,
     Explanation,
     doubles,
+    fits,
     fitted,
     nearest,
     right,
@@ -97,7 +98,10 @@ def _first_fit(
 
     def two(r: list[Reading], a: Attempt) -> list[Explanation]:
         late = partial(_late, began)
-        return doubles(_told_turns(r, told), LINE, a.asked, ATTENTION, stop=late)
+        r = _told_turns(r, told)
+        return doubles(r, LINE, a.asked, ATTENTION, stop=late) or fitted(
+            r, LINE, a.asked, OTHER_SCALE, scaled_by, beside=ATTENTION, stop=late
+        )
 
     levels: list[Callable[[list[Reading], Attempt], list[Explanation]]]
     levels = [lambda r, a: right(r, LINE, a.asked), one, two]
@@ -204,20 +208,27 @@ def says_causal(subject: Subject) -> bool:
 
 
 def explained(
-    readings: Sequence[Reading], attempt: Attempt, pairs: bool = True
+    readings: Sequence[Reading], attempt: Attempt, guess: Explanation, pairs: bool = True
 ) -> list[Explanation]:
-    """The simplest explanations of all answers."""
+    """The simplest explanations of all answers, where this was guessed from the first ones."""
     asked = attempt.asked
-    return (
+    simple = (
         right(readings, LINE, asked)
         or singles(readings, LINE, asked, ATTENTION)
         or fitted(readings, LINE, asked, OTHER_SCALE, scaled_by)
-        or (
-            doubles(readings, LINE, asked, ATTENTION, stop=partial(_late, time.monotonic()))
-            if pairs
-            else []
-        )
     )
+    if simple or not pairs:
+        return simple
+    scaled = [made.mistake for made in guess.made if made.mistake.family == "scale"]
+    one_of_ours = OTHER_SCALE not in scaled and any(
+        fits(Explanation(reading, guess.made), LINE, asked) for reading in readings
+    )
+    if scaled and not one_of_ours:  # or of the first probes alone: which number is it?
+        beside = [made.mistake for made in guess.made if made.mistake not in scaled]
+        if found := fitted(readings, LINE, asked, OTHER_SCALE, scaled_by, beside):
+            return found
+    late = partial(_late, time.monotonic())
+    return doubles(readings, LINE, asked, ATTENTION, stop=late)
 
 
 def _late(began: float) -> bool:

@@ -130,7 +130,8 @@ def _longer(manner: Manner, told: Told, takes: set[str], masks: bool) -> Iterato
     if "cos" in takes:
         return  # one table, of as many positions as there are queries
     S = 7 if told.window is None else length(told) + 4
-    long = needing(manner, heads(B=B, H=manner.H, G=manner.G, T=3, S=S, D=8, seed=3))
+    # D is 6 here and there: a scale that is written as a number is right for one D alone.
+    long = needing(manner, heads(B=B, H=manner.H, G=manner.G, T=3, S=S, D=6, seed=3))
     yield Probe("more keys than queries", long, why="as in decoding with a cache")
     if "causal" in takes:
         yield Probe("causal, more keys", long.but(causal=True), frozenset({"causal"}),
@@ -147,7 +148,7 @@ def _longer(manner: Manner, told: Told, takes: set[str], masks: bool) -> Iterato
         hands = frozenset({"causal"}) if "causal" in takes else frozenset[str]()
         yield Probe("window, more keys", long.but(window=3, causal=bool(hands)),
                     frozenset({"window"}) | hands, "a window in a cache")  # fmt: skip
-    wide = needing(manner, heads(B=B, H=manner.H, G=manner.H, T=5, D=8, Dv=6, seed=4))
+    wide = needing(manner, heads(B=B, H=manner.H, G=manner.H, T=5, D=6, Dv=8, seed=4))
     yield Probe("values of another size", wide, why="D_v is not D")
     if manner.H > 1:
         shared = needing(manner, heads(B=B, H=manner.H, G=manner.H // 2, T=5, D=8, seed=5))
