@@ -191,7 +191,7 @@ def test_a_file_of_500_words(tmp_path):
     assert tokens == text.split()
 
 
-@pytest.mark.parametrize("n_tokens", [1, 2])
+@pytest.mark.parametrize("n_tokens", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_the_shortest_texts(n_tokens, tmp_path):
     command = [*BUILD, "--text", "a " * n_tokens, "--d-model", "1", "--n-heads", "1"]
     done = run([*command, "--output-dir", "out"], cwd=tmp_path)
@@ -428,6 +428,7 @@ def test_terminal_escapes_in_a_text_stay_text(here, tmp_path):
         assert control not in log
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_early_hears_no_complaint(tmp_path):
     command = [*BUILD, "--output-dir", "out"]
     with subprocess.Popen(
@@ -440,6 +441,7 @@ def test_a_reader_that_leaves_early_hears_no_complaint(tmp_path):
     assert files_in(tmp_path / "out") == FILES  # the reader left; the work was done
 
 
+@pytest.mark.slow
 def test_with_a_bogus_display(tmp_path):
     settings = {"DISPLAY": "nowhere:99", "MPLBACKEND": "TkAgg"}
     run([*BUILD, "--text", "a b", "--output-dir", "out"], cwd=tmp_path, **settings)

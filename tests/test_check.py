@@ -184,7 +184,7 @@ def test_two_mistakes_are_both_named_in_one_go():
     assert (states["scale"], states["mask"]) == ("mistake", "mistake")
 
 
-@pytest.mark.parametrize("scale", [1 / 8, 1 / 23])
+@pytest.mark.parametrize("scale", [1 / 8, pytest.param(1 / 23, marks=pytest.mark.slow)])
 def test_a_scale_that_is_written_as_a_number_is_found_alone_and_beside_another(scale):
     # 1/8 is 1/sqrt(64), and 1/d_head where that is 8.
     def scaled(q, k, v):
@@ -325,7 +325,7 @@ def test_softmax_by_hand_with_the_sums_of_rows_laid_on_columns():
     assert set(ch.check(attention).names) == {"scale-missing", "softmax-sums-unkept"}
 
 
-@pytest.mark.parametrize("tile", [16, 64])
+@pytest.mark.parametrize("tile", [64, pytest.param(16, marks=pytest.mark.slow)])
 def test_what_is_wrong_on_long_texts_alone_is_not_called_right(tile):
     """Softmax tile by tile, without rescaling the sums when a larger score comes."""
 
@@ -653,6 +653,7 @@ def test_the_lines_to_look_at_hold_the_one_that_is_wrong():
     assert found["merge-view"][0].startswith("out =")
 
 
+@pytest.mark.slow
 def test_weights_of_what_is_not_explained_are_not_invented():
     def attention(x, W_Q, W_K, W_V):
         scores = (x @ W_Q @ (x @ W_K).mT).abs()

@@ -69,7 +69,7 @@ def checkout(tmp_path_factory) -> Path:
     return copy
 
 
-LONG = ("corpus.md", "checking.md")  # pages whose commands take long
+LONG = ("corpus.md", "checking.md", "teaching.md")  # pages whose commands take long
 
 
 @pytest.mark.parametrize(

@@ -340,6 +340,7 @@ def test_checkpoints_are_compared_in_order(say, tmp_path):
     assert "two runs or more" in say("compare", "step-1", status=2)
 
 
+@pytest.mark.slow
 def test_checkpoints_read_what_inspect_reads(say, tmp_path):
     model = ch.TinyGPT.load("tiny-en")
     for step in (1, 2):

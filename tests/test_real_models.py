@@ -98,6 +98,7 @@ def test_it_of_minilm_looks_at_the_cat(tmp_path):
     assert float(first[2]) < 0.1
 
 
+@pytest.mark.slow
 def test_a_report_on_minilm_names_its_heads(tmp_path):
     done = run_program(
         [

@@ -184,7 +184,7 @@ def test_a_long_text_encoded_in_pieces_is_the_same_text():
 
 @pytest.mark.parametrize("options", [{}, {"dropout": 0.2, "accumulate": 2}], ids=["plain", "drop"])
 @pytest.mark.parametrize(
-    "stop", [*(pytest.param(n, marks=pytest.mark.slow) for n in (1, 39)), 15, 20]
+    "stop", [*(pytest.param(n, marks=pytest.mark.slow) for n in (1, 20, 39)), 15]
 )
 def test_stopped_and_resumed_is_uninterrupted_to_the_bit(tmp_path, stop, options):
     settings = replace(SMALL, **options)
@@ -297,6 +297,7 @@ def test_a_process_that_was_stopped_goes_on_to_the_same_losses(tmp_path, text, h
     assert lines(folder) == uninterrupted
 
 
+@pytest.mark.slow
 def test_a_second_training_in_the_same_place_is_refused(tmp_path, text):
     folder = tmp_path / "out"
     endless = options_of(replace(LONG, steps=100_000))
@@ -401,7 +402,9 @@ def test_a_gradient_that_is_not_finite_stops_before_it_does_harm(tmp_path):
     assert all(weight.isfinite().all() for weight in TinyGPT.load(tmp_path).parameters())
 
 
-@pytest.mark.parametrize("where", ["in the step", "before its records"])
+@pytest.mark.parametrize(
+    "where", ["in the step", pytest.param("before its records", marks=pytest.mark.slow)]
+)
 def test_what_breaks_off_in_the_middle_of_a_step_keeps_none_of_it(tmp_path, monkeypatch, where):
     want = whole(SMALL, tmp_path / "whole")
     begun, folder = Training.begin(SMALL, TEXT), tmp_path / "parts"

@@ -225,6 +225,7 @@ def test_panning_pooling_and_keys(browser, address):
         page.keyboard.press("Escape")
 
 
+@pytest.mark.slow
 def test_what_says_how_far_a_picture_is_does_not_stand_between_hand_and_map(browser, address):
     with opened(browser, address, "/#/head/0.0?tab=textbook") as page:
         settled(page)
@@ -241,6 +242,7 @@ def test_what_says_how_far_a_picture_is_does_not_stand_between_hand_and_map(brow
         until(page, "() => document.querySelector('.veil').hidden")
 
 
+@pytest.mark.slow
 def test_a_page_that_changes_its_size_under_way_arrives_where_it_was_sent(browser, address):
     seen = "document.querySelector('[data-field=seen]').textContent"
     with opened(browser, address, "/#/head/0.0?tab=textbook&x=3000&y=3000&w=2000") as page:
@@ -313,8 +315,11 @@ def test_what_is_saved_is_what_is_seen(browser, address, long):
         assert "0.0 minus" in words
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [360, 1920])
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [(360, "light"), (1920, "dark"), *(pytest.param(*both, marks=pytest.mark.slow)
+                                       for both in ((360, "dark"), (1920, "light")))],
+)  # fmt: skip
 def test_light_and_dark_narrow_and_wide(browser, address, scheme, width):
     size = {"viewport": {"width": width, "height": 740}, "color_scheme": scheme}
     places = ["model", "head/0.2", "token/40?heads=0.2", "compare/0.1/0.2"]
@@ -346,12 +351,14 @@ def test_tokens_that_look_like_markup_are_text(browser, address):
         assert "<img" in page.inner_text("main")
 
 
+@pytest.mark.slow
 def test_a_run_without_q_and_k_says_how_to_keep_them(browser, address):
     for place in ("model", "head/0.1", "token/3", "compare/0.0/0.1"):
         with opened(browser, address, f"/#/{place}?tab=bare") as page:
             until(page, "() => document.body.textContent.includes('the command that keeps them')")
 
 
+@pytest.mark.slow
 def test_addresses_that_mean_nothing_are_said_and_survived(browser, address):
     strange = "#/nowhere", "#/head/77.3?tab=textbook", "#/head/0.1?x=nan&w=-3", "#/token/99999999"
     for place in (*strange, "#/compare/%3Cscript%3E/0.1"):
@@ -407,7 +414,11 @@ def test_the_grid_is_colored_sorted_and_filtered_and_the_link_says_how(browser, 
         assert page.get_by_label("Color by").input_value() == "distance"
 
 
-@pytest.mark.parametrize("place", ["head/0.0", "compare/0.0/0.2", "token/0?heads=0.0"])
+@pytest.mark.parametrize(
+    "place",
+    ["head/0.0", *(pytest.param(place, marks=pytest.mark.slow)
+                   for place in ("compare/0.0/0.2", "token/0?heads=0.0"))],
+)  # fmt: skip
 def test_a_token_is_searched_for_and_a_position_gone_to(browser, address, long, place):
     texts = [long.pieces[n] for n in long.tokens[0][0].tolist()]
     starts = torch.tensor([0, *map(len, texts)]).cumsum(0)
@@ -548,6 +559,7 @@ def test_two_runs_side_by_side_and_their_zoom_is_locked(browser, address):
             assert before[n] != page.evaluate(PICTURE, n)
 
 
+@pytest.mark.slow
 def test_a_long_picture_can_be_cancelled_and_asked_for_again(browser, address):
     with opened(browser, address, "/#/token/9?tab=textbook&heads=0.0") as page:
         page.wait_for_selector(".chosen")  # a place without pictures: none is there yet
@@ -611,6 +623,7 @@ def test_the_same_page_from_disk_with_the_network_off(browser, tmp_path):
         assert page.asked[0].startswith("file:")
 
 
+@pytest.mark.slow
 def test_from_disk_tokens_are_text_and_links_lead_back(browser, evil, tmp_path):
     file = tmp_path / "page.html"
     offline.write_page(offline.make_page(evil, EVIL[0], EVIL[3]), file)
@@ -624,6 +637,7 @@ def test_from_disk_tokens_are_text_and_links_lead_back(browser, evil, tmp_path):
         page.wait_for_selector("aside table")
 
 
+@pytest.mark.slow
 def test_from_disk_pooled_maps_stop_at_their_pixels(browser, long, tmp_path):
     file = tmp_path / "page.html"
     page_of = offline.make_page(long, "long", "clearhead view long", 24 << 20)
@@ -634,6 +648,7 @@ def test_from_disk_pooled_maps_stop_at_their_pixels(browser, long, tmp_path):
         until(page, MEANING, "largest of 16 × 16")
 
 
+@pytest.mark.slow
 def test_from_disk_without_room_for_maps_nobody_says_that_the_run_kept_none(browser, tmp_path):
     run = run_of(*draw(B=2, H=4, T=400, S=400), Rule(causal=True))
     file = tmp_path / "page.html"
@@ -647,6 +662,7 @@ def test_from_disk_without_room_for_maps_nobody_says_that_the_run_kept_none(brow
             assert "clearhead view mine" in words and "This keeps them" not in words, place
 
 
+@pytest.mark.slow
 def test_words_that_hold_no_space_do_not_run_together(browser, tmp_path):
     file = tmp_path / "page.html"
     words = ["[CLS]", "the", "cat", "##s", "sat"] * 4
@@ -673,6 +689,7 @@ def test_in_a_notebook_links_stay_in_the_frame(browser, tmp_path):
         assert torch.is_tensor(run.tokens[0]) and len(page.frames) == 2
 
 
+@pytest.mark.slow
 def test_the_colors_are_printed(browser, address):
     """A browser leaves backgrounds out of what it prints, and here they are the figures."""
     with opened(browser, address, "/#/model?tab=textbook") as page:
@@ -692,6 +709,7 @@ def test_the_report_fits_a_phone(browser, tmp_path):
         assert page.evaluate("document.documentElement.scrollWidth") == 360
 
 
+@pytest.mark.slow
 def test_who_goes_on_while_a_pinned_weight_is_read_has_done_nothing_wrong(browser, address):
     with opened(browser, address, "#/head/0.0?tab=textbook") as page:
         settled(page)
@@ -707,6 +725,7 @@ def test_who_goes_on_while_a_pinned_weight_is_read_has_done_nothing_wrong(browse
         settled(page)
 
 
+@pytest.mark.slow
 def test_the_last_head_of_a_layer_is_offered_beside_one_that_is_there(browser):
     tabs = [Tab.of("plain", "plain", made("plain"), "")]
     with Server(tabs, listen(None)) as own, opened(browser, own.address, "#/head/0.3") as page:

@@ -171,11 +171,11 @@ def fitted(
 
     beside   mistakes of which one is made as well; none where none is named
     """
-    steps = set(step(1.0))
-    others: list[tuple[Made, ...]]
-    others = [(m,) for m in made_by(beside) if not steps & set(m.changes)] or [()]
-    found = []
+    steps, made, found = set(step(1.0)), made_by(beside), []
     for reading in readings:
+        apart = felt(made, reading, line, asked[:3], apart=True)
+        others: list[tuple[Made, ...]]
+        others = [(m,) for m in apart if not steps & set(m.changes)] if made else [()]
         likely = [_Fit(reading, other, line, asked[:3], mistake, step) for other in others]
         for fit in sorted(likely, key=lambda fit: fit.error)[:FITTED]:
             explanation = fit.refined()

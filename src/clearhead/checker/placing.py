@@ -20,7 +20,6 @@ from clearhead.checker.matching import (
     ROUGH,
     Explanation,
     doubles,
-    fits,
     fitted,
     nearest,
     right,
@@ -219,16 +218,14 @@ def explained(
     )
     if simple or not pairs:
         return simple
-    scaled = [made.mistake for made in guess.made if made.mistake.family == "scale"]
-    one_of_ours = OTHER_SCALE not in scaled and any(
-        fits(Explanation(reading, guess.made), LINE, asked) for reading in readings
-    )
-    if scaled and not one_of_ours:  # or of the first probes alone: which number is it?
-        beside = [made.mistake for made in guess.made if made.mistake not in scaled]
-        if found := fitted(readings, LINE, asked, OTHER_SCALE, scaled_by, beside):
-            return found
+    guessed = [made.mistake for made in guess.made]
+    beside = [mistake for mistake in guessed if mistake.family != "scale"]
+    found: list[Explanation] = []
+    if len(beside) < len(guessed) and not doubles(readings, LINE, asked, guessed):
+        # A scale was one of ours for the first probes alone: which number is it?
+        found = fitted(readings, LINE, asked, OTHER_SCALE, scaled_by, beside)
     late = partial(_late, time.monotonic())
-    return doubles(readings, LINE, asked, ATTENTION, stop=late)
+    return found or doubles(readings, LINE, asked, ATTENTION, stop=late)
 
 
 def _late(began: float) -> bool:
