@@ -258,7 +258,7 @@ def text(tmp_path) -> Path:
     return path
 
 
-LONG = replace(SMALL, steps=200)
+LONG = replace(SMALL, steps=120)
 
 
 @pytest.fixture(scope="module")

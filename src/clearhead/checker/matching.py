@@ -18,6 +18,7 @@ from clearhead.checker.probes import Probe
 from clearhead.checker.told import Reading
 
 FAR = 1e-3  # what differs by less cannot be told apart
+HOPELESS = 0.6  # of an answer, even by the number next to the one that fits
 FITTED = 8  # mistakes beside which a number is refined
 SMALL = 40  # a longer answer is not computed for every mistake, to see which of them change it
 ROUGH = 0.03  # what half precision loses at most on our probes
@@ -64,6 +65,9 @@ def misfit(got: Tensor, work: Work, want: Tensor | None = None) -> float:
     want = work.out if want is None else want
     if got.shape != want.shape:
         return math.inf
+    plain = float((got - want).abs().max()) if want.numel() else math.nan
+    if math.isfinite(plain):  # so is every number in both
+        return plain / max(1.0, float(want.abs().max()))
     compared = torch.ones_like(want, dtype=torch.bool)
     if hasattr(work, "visible") and not bool(work.visible.any(dim=-1).all()):
         compared = ~want.isnan()
@@ -178,6 +182,8 @@ def fitted(
         others = [(m,) for m in apart if not steps & set(m.changes)] if made else [()]
         likely = [_Fit(reading, other, line, asked[:3], mistake, step) for other in others]
         for fit in sorted(likely, key=lambda fit: fit.error)[:FITTED]:
+            if fit.error > HOPELESS * len(fit.asked):
+                break
             explanation = fit.refined()
             own = asked[0].probe.problem.head_size ** -0.5
             if abs(fit.number / own - 1) < 0.03:
@@ -229,7 +235,7 @@ def _about(number: float) -> str:
     """A number that was found, and what it may come from."""
     root = 1 / number**2  # of which it is one over the square root
     whole = round(root)
-    from_root = f", 1/sqrt({whole})" if whole and abs(root / whole - 1) < 1e-3 else ""
+    from_root = f", 1/sqrt({whole})" if 0 < whole <= 4096 and abs(root - whole) < 0.02 else ""
     return f"about {number:.4g}{from_root}"
 
 
