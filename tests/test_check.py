@@ -596,15 +596,18 @@ def test_the_window_of_a_mask(asked, names):
     assert triangle.names == ("window-missing",)
 
 
-def test_a_mask_in_a_file(tmp_path):
+def test_a_mask_in_a_file(tmp_path, capsys):
+    def said(name, status):
+        assert main(["check", "--mask", str(tmp_path / name)]) == status
+        return capsys.readouterr()
+
     torch.save(torch.ones(6, 6).triu(1).bool(), tmp_path / "mask.pt")
-    done = command("--mask", tmp_path / "mask.pt", status=1)
-    assert "mask-inverted" in done.stdout
-    (tmp_path / "bad.pt").write_bytes(b"cos\nsystem\n(S'echo gone'\ntR.")
+    assert "mask-inverted" in said("mask.pt", 1).out
     torch.save(torch.ones(6, 6).tril().bool(), tmp_path / "right.pt")
-    assert "right" in command("--mask", tmp_path / "right.pt", status=0).stdout
-    done = command("--mask", tmp_path / "bad.pt", status=2)
-    assert done.stderr.count("\n") == 1 and "bad.pt could not be read as a tensor" in done.stderr
+    assert "right" in said("right.pt", 0).out
+    (tmp_path / "bad.pt").write_bytes(b"cos\nsystem\n(S'echo gone'\ntR.")
+    told = said("bad.pt", 2).err
+    assert told.count("\n") == 1 and "bad.pt could not be read as a tensor" in told
 
 
 @pytest.mark.parametrize(

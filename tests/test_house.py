@@ -4,6 +4,7 @@ import ast
 import inspect
 import re
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ PACKAGE = ROOT / "src" / "clearhead"
 DESIGN = (ROOT / "DESIGN.md").read_text("utf-8")
 
 
+@cache
 def drawn_floors() -> dict[str, tuple[int, int]]:
     """Each room's floor and place on it, as DESIGN.md draws them: "views.plots" -> (1, 2)."""
     rooms = {}
@@ -25,11 +27,13 @@ def drawn_floors() -> dict[str, tuple[int, int]]:
     return rooms
 
 
+@cache
 def beside() -> set[str]:
     (line,) = [line for line in DESIGN.splitlines() if line.startswith("    beside  ")]
     return set(re.findall(r"(\w+)\.py", line))
 
 
+@cache
 def imports_of(source: str) -> set[str]:
     """The rooms that a file imports anywhere in it, deferred imports included."""
     known = set(drawn_floors()) | beside()

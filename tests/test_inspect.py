@@ -315,7 +315,7 @@ def test_models_with_code_of_their_own_are_refused(say, tmp_path):
 
 def test_hostile_words_are_data(say, tmp_path):
     words = "</script><b>x </scRIPt> a\"b onmouseover=1 <img src=x onerror=1> &amp; <!-- \\ \n ' %"
-    say("inspect", "--text", words, "--report", "r.html", "--plot", "p")
+    say("inspect", "--text", words, "--report", "r.html")
     page = (tmp_path / "r.html").read_text("utf-8").lower()
     assert "<img src=x" not in page
     assert "<script" not in page

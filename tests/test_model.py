@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from matplotlib.text import Text
-from programs import CLEARHEAD, ROOT, one_line, run
+from programs import ROOT
 from torch.nn import functional as F
 
 from clearhead import learned
@@ -249,10 +249,12 @@ def test_the_titles_of_the_picture_fit_their_panels(text, monkeypatch):
         (["--seed", "-1"], "seed must be from 0"),
     ],
 )
-def test_what_the_demo_refuses(arguments, words, tmp_path):
-    done = run([*CLEARHEAD, "demo", "--trained", *arguments], cwd=tmp_path, status=2)
-    assert words in one_line(done)
-    assert not list(tmp_path.iterdir())
+def test_what_the_demo_refuses(arguments, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["demo", "--trained", *arguments]) == 2
+    said = capsys.readouterr()
+    assert words in said.err and len(said.err.splitlines()) == 1
+    assert not said.out and not list(tmp_path.iterdir())
 
 
 def test_any_text_can_be_shown(tmp_path):

@@ -77,6 +77,7 @@ def test_what_is_seen_of_a_trained_model_is_what_it_does(name, calls, heads):
             torch.testing.assert_close(run.stats[layer].mean(metric), want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_it_of_minilm_looks_at_the_cat(tmp_path):
     """inspect, as a person calls it: some head takes "it" to "cat", far above an equal share."""
     done = run_program(

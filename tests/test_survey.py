@@ -239,7 +239,11 @@ def test_what_could_not_be_observed_is_told_once(subject, corpus, tmp_path, monk
     same(uninterrupted, whole(subject, corpus, tmp_path / "run"))
 
 
-@pytest.mark.parametrize("every", [0.0, 1e9], ids=["kept always", "never kept"])
+@pytest.mark.parametrize(
+    "every",
+    [pytest.param(0.0, id="kept always"),
+     pytest.param(1e9, id="never kept", marks=pytest.mark.slow)],
+)  # fmt: skip
 def test_an_error_in_the_middle_of_a_window_counts_nothing_twice(
     subject, corpus, tmp_path, monkeypatch, every
 ):

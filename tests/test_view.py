@@ -70,7 +70,10 @@ def taken_port():
         yield other.getsockname()[1]
 
 
-@pytest.mark.parametrize(("by", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("by", "status"),
+    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 0, marks=pytest.mark.slow)],
+)
 def test_it_serves_runs_and_ends_when_told(folder, by, status):
     process = begun([*VIEW, "a", "b", "--no-open"], folder)
     tabs = about(process.address)["tabs"]

@@ -268,6 +268,7 @@ def test_a_token_and_what_it_reads(browser, address, long):
         at_address(page, "way=to")
 
 
+@pytest.mark.slow
 def test_two_heads_side_by_side_and_their_difference(browser, address):
     with opened(browser, address, "/#/compare/0.0/0.2?tab=textbook") as page:
         settled(page, 2)
@@ -467,6 +468,7 @@ def test_a_token_is_searched_for_and_a_position_gone_to(browser, address, long, 
         assert count.inner_text() == "there are 6,000 positions, from 0"
 
 
+@pytest.mark.slow
 def test_from_a_weight_to_the_text_and_who_links_two_tokens(browser, address, long):
     i, j = 2500, 2499
     exact = {h.head: float(long.map(h.head)[0, 0, i, j]) for h in long.heads()}
@@ -503,6 +505,7 @@ PICTURE = """(n) => {  // the middle of a map: the curves beside it come when th
 }"""
 
 
+@pytest.mark.slow
 def test_colors_are_linear_or_logarithmic_and_say_which(browser, address):
     with opened(browser, address, "/#/head/0.4?tab=textbook&x=3000&y=3000&w=200") as page:
         settled(page)
@@ -517,6 +520,7 @@ def test_colors_are_linear_or_logarithmic_and_say_which(browser, address):
         assert seen["log"][0] == seen["log"][1] != seen["linear"][0]
 
 
+@pytest.mark.slow
 def test_two_fingers_zoom_about_what_is_between_them(browser, address):
     with opened(
         browser, address, "/#/head/0.0?tab=textbook&x=3000&y=3000&w=2000", has_touch=True
