@@ -551,6 +551,92 @@ def test_a_module_beside_a_function():
     assert ch.check_against(attention, Mine()).status == 0
 
 
+def halves(x):
+    """x (B, H, T, D)"""
+    T, D = x.shape[-2:]
+    angles = torch.arange(T)[:, None] * 10000.0 ** (-2 * torch.arange(D // 2) / D)
+    a, b = x.chunk(2, dim=-1)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)
+
+
+def neighbors(x, base=10000.0):
+    """x (B, T, H, D)"""
+    x = x.transpose(1, 2)
+    x = torch.cat((x[..., ::2], x[..., 1::2]), dim=-1)
+    return halves(x).unflatten(-1, (2, -1)).mT.flatten(-2).transpose(1, 2)
+
+
+def apply_rotary_pos_emb(q, k, cos, sin):
+    def turned(x):
+        a, b = x.chunk(2, dim=-1)
+        return x * cos + torch.cat((-b, a), dim=-1) * sin
+
+    return turned(q), turned(k)
+
+
+def mean_entropy(weights):
+    return torch.special.entr(weights).sum(dim=-1).mean()
+
+
+def rough_entropy(attn):
+    """attn (T, S)"""
+    return -(attn * (attn + 1e-4).log()).sum(dim=-1)
+
+
+def whole_entropy(attn):
+    """attn (B, H, T, S)"""
+    return torch.special.entr(attn).sum(dim=-1)
+
+
+def added_mask(n):
+    return torch.full((1, 1, n, n), -math.inf).triu(1)
+
+
+def top_left(T, S):
+    return torch.ones(T, S, dtype=torch.bool).tril()
+
+
+def banded(T, S, window=99):
+    lag = torch.arange(T)[:, None] + S - T - torch.arange(S)
+    return (lag >= 0) & (lag < window)
+
+
+@pytest.mark.parametrize(
+    ("kind", "one", "other", "first"),
+    [
+        ("rotary", halves, apply_rotary_pos_emb, None),
+        ("rotary", apply_rotary_pos_emb, halves, None),
+        ("rotary", halves, neighbors, "plain"),
+        ("entropy", whole_entropy, whole_entropy, None),
+        ("entropy", whole_entropy, rough_entropy, "a random map"),
+        ("entropy", mean_entropy, whole_entropy, "a random map"),
+        ("mask", added_mask, banded, None),
+        ("mask", top_left, banded, "3 queries and 5 keys"),
+    ],
+)
+def test_functions_beside_attention_are_compared_too(kind, one, other, first):
+    found = ch.check_against(one, other, kind=kind)
+    assert (found.first.name if found.first else None) == first
+    assert found.status == int(first is not None) and not found.trouble
+    assert (found.example is not None) == (first is not None)
+    if first is not None:  # the numbers are those of the two
+        assert (found.first.of_a > 1e-5) != (found.first.of_b > 1e-5) or kind == "rotary"
+        assert not torch.equal(found.example.got, found.example.want)
+
+
+def test_what_only_one_of_two_takes_is_not_asked():
+    met = {each.name: each for each in ch.check_against(added_mask, banded, kind="mask").met}
+    assert met["window of 3"].outcome == "refused"
+    assert met["window of 3"].note == "added_mask takes no window"
+    assert "5" in met["3 queries and 5 keys"].note and met["5 tokens"].outcome == "same"
+
+
+def test_two_of_different_kinds_are_not_compared():
+    found = ch.check_against(attention, whole_entropy)
+    assert found.status == 2 and "of the kind sdp, and whole_entropy is entropy" in found.trouble
+
+
 # In somebody's own tests --------------------------------------------------------------------------
 
 

@@ -37,6 +37,8 @@ from clearhead.checker.told import Told
 ALIGNS = {"bottom-right": "end", "top-left": "start"}
 MASKS = ("attend", "hide", "additive")
 PAIRINGS = ("halves", "interleaved")
+_NAMES = ("kind", "layout", "causal", "mask", "align", "window", "softcap", "scale", "alibi",
+          "rotary", "rotary_base", "heads", "kv_heads", "values", "strict")  # fmt: skip
 
 
 def check(
@@ -106,6 +108,18 @@ def check(
     if isinstance(target, type):
         return _class_here(target, told)
     return diagnose(Local(target), told)
+
+
+def check_against(
+    one: str | Callable[..., Any] | nn.Module, other: str | Callable[..., Any] | nn.Module,
+    limit: float = 10.0, **told: Any,
+) -> Comparison:  # fmt: skip
+    """Two implementations, of any kinds, on the same inputs: where they first differ, by how much,
+    and whether that is rounding. Arguments as in `check`."""
+    known = told_of(**{**dict.fromkeys(_NAMES), "alibi": False, "rotary_base": 10000.0,
+                       "strict": False, **told})  # fmt: skip
+    with opened(one, known, limit) as a, opened(other, known, limit) as b:
+        return compare(a, b, known)
 
 
 def check_file(target: str, told: Told, limit: float = 10.0) -> list[Diagnosis]:
@@ -252,19 +266,3 @@ def _unloaded(target: str, failure: Failure, seconds: float) -> Diagnosis:
     at = None if failure.line is None else (failure.line, failure.source)
     return Diagnosis(target, "", "untried", trouble=words_of(failure), trouble_at=at,
                      seconds=seconds)  # fmt: skip
-
-
-def check_against(
-    one: str | Callable[..., Any] | nn.Module, other: str | Callable[..., Any] | nn.Module,
-    limit: float = 10.0, **told: Any,
-) -> Comparison:  # fmt: skip
-    """Two implementations, of any kinds, on the same inputs: where they first differ, by how much,
-    and whether that is rounding. Arguments as in `check`."""
-    known = told_of(**{**dict.fromkeys(_NAMES), "alibi": False, "rotary_base": 10000.0,
-                       "strict": False, **told})  # fmt: skip
-    with opened(one, known, limit) as a, opened(other, known, limit) as b:
-        return compare(a, b, known)
-
-
-_NAMES = ("kind", "layout", "causal", "mask", "align", "window", "softcap", "scale", "alibi",
-          "rotary", "rotary_base", "heads", "kv_heads", "values", "strict")  # fmt: skip

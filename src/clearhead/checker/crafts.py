@@ -59,6 +59,8 @@ class Craft(Protocol):
     """A kind of function. `guesses` are mistakes with a number in them, taken from the answers,
     `deep` beside another mistake; `seen` is what no line computes; `smaller` are inputs for an
     example, the smallest first; `judged` is the part of a gradient in which right functions agree.
+    Of two ways the one that is more `bound` says what both are asked, and a probe of that one is
+    `posed` to the other (Unanswerable).
     """
 
     kind: str
@@ -82,6 +84,10 @@ class Craft(Protocol):
     def judged(self, gradient: Tensor) -> Tensor: ...
     def push(self, out: Tensor) -> Tensor:
         return normal_like(out)
+
+    def bound(self, way: Any) -> int: ...
+    def posed(self, way: Any, probe: Probe) -> Problem:
+        return probe.problem
 
     def conventions(
         self, subject: Subject, hearing: Hearing, told: Told, explanation: Explanation

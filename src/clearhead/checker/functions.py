@@ -50,10 +50,10 @@ Place = Callable[[Subject, Found, str], Found]  # finds the lines of source for 
 def diagnose_function(subject: Subject, kind: str, told: Told, located: Place) -> Diagnosis:
     """What an entropy, a rotary or a mask builder computes, and what is wrong with it."""
     began, craft = time.monotonic(), CRAFTS[kind]
-    hearings, failures = _hearings(subject, craft, told)
-    if not hearings:
+    heard, failures = hearings(subject, craft, told)
+    if not heard:
         return saying.untried(subject.about.name, kind, failures)
-    hearing, found, chosen = _explained(subject, craft, told, hearings, began)
+    hearing, found, chosen = explained(subject, craft, told, heard, began)
     asked = hearing.asked
     mistakes = [saying.named(made, chosen, found, len(asked)) for made in chosen.made if found]
     looks = {made.mistake.name: made.mistake.look for made in chosen.made}
@@ -91,7 +91,7 @@ def diagnose_function(subject: Subject, kind: str, told: Told, located: Place) -
 # Asking -----------------------------------------------------------------------------------------
 
 
-def _hearings(subject: Subject, craft: Craft, told: Told) -> tuple[list[Hearing], list[Failure]]:
+def hearings(subject: Subject, craft: Craft, told: Told) -> tuple[list[Hearing], list[Failure]]:
     """Every way in which the first probe was answered, until one of them turns out right."""
     heard: list[Hearing] = []
     failures: list[Failure] = []
@@ -138,7 +138,7 @@ def _ask(subject: Subject, hearing: Hearing, probe: Probe) -> Failure | None:
 # Explaining -------------------------------------------------------------------------------------
 
 
-def _explained(
+def explained(
     subject: Subject, craft: Craft, told: Told, hearings: Sequence[Hearing], began: float
 ) -> tuple[Hearing, list[Explanation], Explanation]:
     """The simplest explanations in any way of calling; without one, what comes nearest."""

@@ -150,6 +150,15 @@ def sizes_only(T: int, S: int | None = None, **rest: Any) -> Problem:
     return Problem(q=torch.zeros(1, 1, T, 1), k=torch.zeros(1, 1, S, 1), causal=True, **rest)
 
 
+def sized(T: int, S: int) -> str:
+    """How many tokens, or queries and keys, in words."""
+    return f"{T} token{'s' * (T > 1)}" if T == S else queries_and_keys(T, S)
+
+
+def queries_and_keys(T: int, S: int) -> str:
+    return f"{T} {'query' if T == 1 else 'queries'} and {S} key{'s' * (S > 1)}"
+
+
 def lag(work: Work, align: str | None = None) -> Tensor:
     """(T, S): how many positions key j lies before query i."""
     _, T, S = work.p.sizes

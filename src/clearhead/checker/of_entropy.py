@@ -15,7 +15,7 @@ from clearhead.checker.axes import Unanswerable
 from clearhead.checker.calls import Reply, Request, Subject
 from clearhead.checker.crafts import Craft, Hearing, called, required, shapes_in
 from clearhead.checker.diagnosis import Convention, Found
-from clearhead.checker.lines import ENTROPY, POOLS, EntropyReading, Weights
+from clearhead.checker.lines import ENTROPY, POOLS, EntropyReading, Weights, queries_and_keys
 from clearhead.checker.manners import LEFT_OUT
 from clearhead.checker.matching import Explanation, Made
 from clearhead.checker.mistakes import entropies
@@ -75,7 +75,7 @@ class EntropyWay:
         """The weights with as many axes as this way has: of the first texts and heads."""
         while p.ndim > self.axes:
             p = p[0]
-        return p
+        return p[(None,) * (self.axes - p.ndim)]
 
     def read(self, reply: Reply, probe: Probe, call: int = 0) -> Tensor:
         tensors = reply.answers[call]
@@ -204,9 +204,7 @@ class Entropies(Craft):
 
     def words(self, problem: Problem) -> str:
         assert isinstance(problem, Weights) and problem.p is not None
-        T, S = problem.p.shape[-2:]
-        queries, keys = "query" if T == 1 else "queries", "key" if S == 1 else "keys"
-        return f"weights of {T} {queries} and {S} {keys}"
+        return f"weights of {queries_and_keys(*problem.p.shape[-2:])}"
 
     def smaller(self, way: EntropyWay, probe: Probe) -> Iterator[Problem]:
         ones = [1] * (way.axes - 2)
@@ -225,6 +223,9 @@ class Entropies(Craft):
         p = probe.problem.p
         leaf = (p.log() if way.logits else p.clone()).requires_grad_()
         return replace(probe.problem, p=leaf.softmax(dim=-1) if way.logits else leaf), leaf
+
+    def bound(self, way: EntropyWay) -> int:
+        return -way.axes
 
     def judged(self, gradient: Tensor) -> Tensor:
         """Along what keeps the sum of a row: some divide by it, and that changes nothing else."""

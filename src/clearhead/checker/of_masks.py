@@ -13,7 +13,7 @@ from clearhead.checker.axes import Answer, Unanswerable
 from clearhead.checker.calls import Reply, Request, Subject
 from clearhead.checker.crafts import Craft, Hearing, called
 from clearhead.checker.diagnosis import Convention, Found
-from clearhead.checker.lines import MASK, sizes_only
+from clearhead.checker.lines import MASK, queries_and_keys, sized, sizes_only
 from clearhead.checker.manners import LEFT_OUT
 from clearhead.checker.matching import Explanation, Made
 from clearhead.checker.mistakes import triangles
@@ -170,11 +170,11 @@ class Masks(Craft):
         wide = 100 if "window" in must else None  # so wide that it hides nothing
         own = None if "window" in takes else told.window
         for T in (5, 2, 1, 8):
-            yield Probe(f"{T} tokens", sizes_only(T, window=wide or own), ask,
+            yield Probe(sized(T, T), sizes_only(T, window=wide or own), ask,
                         "the triangle", first=T == 5)  # fmt: skip
         if two:
             for T, S in ((3, 5), (1, 4), (4, 9)):
-                yield Probe(f"{T} queries, {S} keys", sizes_only(T, S, window=wide or own), ask,
+                yield Probe(queries_and_keys(T, S), sizes_only(T, S, window=wide or own), ask,
                             "as in decoding with a cache")  # fmt: skip
         if "window" in takes:
             for W in (3, 1, 2):
@@ -230,7 +230,7 @@ class Masks(Craft):
     def words(self, problem: Problem) -> str:
         _, T, S = problem.sizes
         window = "" if problem.window is None else f", a window of {problem.window}"
-        return (f"{T} tokens" if T == S else f"{T} queries and {S} keys") + window
+        return sized(T, S) + window
 
     def smaller(self, way: MaskWay, probe: Probe) -> Iterator[Problem]:
         _, T, S = probe.problem.sizes
@@ -241,6 +241,15 @@ class Masks(Craft):
 
     def leaf(self, way: Any, probe: Probe) -> tuple[Problem, Tensor]:
         raise LookupError("a mask has no gradient")
+
+    def bound(self, way: MaskWay) -> int:
+        return len(way.sizes)
+
+    def posed(self, way: MaskWay, probe: Probe) -> Problem:
+        takes = {mask_role(p.name) for p in way.about.parameters}
+        if "window" in probe.hands - takes:
+            raise Unanswerable(f"{way.about.name} takes no window")
+        return probe.problem
 
     def judged(self, gradient: Tensor) -> Tensor:
         return gradient

@@ -32,7 +32,8 @@ def _lines(found: Comparison) -> Iterator[str]:
     yield from _table(found)
     if first is not None:
         yield ""
-        apart = f"They are {number(first.apart)} apart"
+        apart = first.note or f"they are {number(first.apart)} apart"
+        apart = apart[:1].upper() + apart[1:]
         yield from wrapped(f"{first.name}: {first.why}. {apart}; {_who(found, first)}", WIDTH)
         if found.example is not None:
             yield ""
@@ -48,7 +49,7 @@ def _table(found: Comparison) -> Iterator[str]:
         else:
             yield (f"  {each.name:<{width}}  {number(each.apart):>8}  {number(each.of_a):>8}  "
                    f"{number(each.of_b):>8}  {WORDS[each.outcome]}")  # fmt: skip
-    legend = f"A is {found.a}, B is {found.b}; exact: off from dense float64, as A makes its scores"
+    legend = f"A is {found.a}, B is {found.b}; exact: off from dense float64, as A means it"
     yield from (f"  {line}" for line in wrapped(legend, WIDTH - 2))
 
 
