@@ -216,7 +216,7 @@ def test_a_large_array_is_cut_to_where_it_differs():
 
 def test_arrays_of_other_shapes_are_shown_one_by_one():
     said = text_of(wrong(SCALE, example=example(torch.ones(2, 3), torch.ones(3, 2))))
-    assert "The output has the shape (2 x 3) and should have (3 x 2):" in said
+    assert "The output has the shape (2 x 3), and should have (3 x 2):" in said
     for shape in ((0, 3), (2, 0), (0,), (2, 0, 3), (0, 2, 3)):
         empty = torch.ones(shape)
         text_of(wrong(SCALE, example=example(empty, empty, inputs=(("q", empty),))))

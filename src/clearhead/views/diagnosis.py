@@ -229,7 +229,8 @@ def _compared(what: str, got: Tensor, want: Tensor, sides: tuple[str, str]) -> I
     """Got and want side by side, or one under the other where they are wide; * marks a row."""
     a, b = (readable(side, 24) for side in sides)
     if got.shape != want.shape:
-        yield f"{what} has the shape ({sized(got.shape)}) and should have ({sized(want.shape)}):"
+        whose, due = ("", "should have") if (a, b) == ("got", "want") else (f" of {a}", f"of {b}")
+        yield f"{what}{whose} has the shape ({sized(got.shape)}), and {due} ({sized(want.shape)}):"
         yield from _side_by_side([_input(a, got), _input(b, want)], WIDTH)
         return
     for most in range(8, 0, -1):
