@@ -175,7 +175,9 @@ def fitted(
 
     beside   mistakes of which one is made as well; none where none is named
     """
-    steps, made, found = set(step(1.0)), made_by(beside), []
+    steps, made, found = set(step(1.0)), made_by(beside), list[Explanation]()
+    if not any(bool(one.answer.out.isfinite().any()) for one in asked[:3]):
+        return found
     for reading in readings:
         apart = felt(made, reading, line, asked[:3], apart=True)
         others: list[tuple[Made, ...]]

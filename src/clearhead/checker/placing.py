@@ -35,6 +35,7 @@ from clearhead.checker.told import Reading, Told
 from clearhead.checker.trying import Attempt
 
 LIMIT = 60.0  # seconds in which pairs of mistakes are looked for: a bound for what is slow
+NEAREST = 4  # ways of calling, the likeliest, among which what comes nearest is looked for
 Way = tuple[Attempt, Explanation]
 
 
@@ -131,7 +132,7 @@ def _first_fit(
             return [(attempt, rough[0])]
     best = [
         (nearest(readings_of(told, subject, a), LINE, a.asked, ATTENTION)[0], i)
-        for i, a in enumerate(attempts)
+        for i, a in enumerate(attempts[:NEAREST])
     ]
     (_, explanation), at = min(best, key=lambda pair: pair[0][0])
     return [(attempts[at], explanation)]
