@@ -5,9 +5,11 @@ import json
 import math
 import sys
 import warnings
+from functools import partial
 from pathlib import Path
 
 import checked
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -23,6 +25,7 @@ from clearhead.checker.given_mask import diagnose_mask
 from clearhead.checker.mistakes import ATTENTION
 from clearhead.cli import main
 from clearhead.testing import assert_attention
+from clearhead.views import diagnosis as views
 
 CLASS = ROOT / "tests" / "data" / "class"
 ANSWERS = json.loads((CLASS / "answers.json").read_text("utf-8"))
@@ -258,6 +261,229 @@ def test_a_mask_of_keys_means_what_its_name_its_words_or_somebody_says():
     assert ch.check(documented).ok
 
 
+BOTH = "attn_mask: (T, S) True = may look.\n    key_padding_mask: (B, S), True = {}."
+
+
+def with_both(hides_pairs, hides_keys, words):
+    def attention(q, k, v, attn_mask=None, key_padding_mask=None):
+        scores = q @ k.mT / math.sqrt(q.shape[-1])
+        if attn_mask is not None:
+            hidden = attn_mask if hides_pairs else ~attn_mask
+            scores = scores.masked_fill(hidden, -math.inf)
+        if key_padding_mask is not None:
+            hidden = key_padding_mask if hides_keys else ~key_padding_mask
+            scores = scores.masked_fill(hidden[:, None, None], -math.inf)
+        return scores.softmax(dim=-1) @ v
+
+    attention.__doc__ = words
+    return attention
+
+
+@pytest.mark.parametrize(
+    ("attention", "inverted"),
+    [
+        (with_both(False, True, BOTH.format("padding")), None),
+        (with_both(False, True, None), None),  # as their names have it
+        (with_both(False, False, BOTH.format("keep")), None),
+        (with_both(False, False, "In both masks True = may be looked at."), None),
+        (with_both(True, True, BOTH.format("padding")), "the mask of pairs alone"),
+        (with_both(False, False, BOTH.format("padding")), "the mask of keys alone"),
+        (with_both(False, False, None), "the mask of keys alone"),
+    ],
+)
+def test_of_two_masks_each_means_what_is_said_of_it(attention, inverted):
+    found = ch.check(attention)
+    assert [each.note for each in found.mistakes] == [inverted] * (inverted is not None)
+    assert all(each.name == "mask-inverted" for each in found.mistakes)
+    assert any(each.name == "mask" for each in found.tried)
+
+
+@pytest.mark.parametrize(
+    ("words", "keeps"),
+    [
+        ("1 for real tokens, 0 for padding.", True),
+        ("True for real tokens, False for padding.", True),
+        ("nonzero at positions to attend to", True),
+        ("False where padded.", True),
+        ("True indicates valid keys.", True),
+        ("0 = padding.", True),
+        ("1 = pad, 0 = real token", False),
+        ("False for real tokens, True for padding", False),
+        ("True means the key is ignored.", False),
+    ],
+)
+def test_what_is_said_of_true_is_read(words, keeps):
+    def attention(q, k, v, padding_mask=None):
+        scores = q @ k.mT / math.sqrt(q.shape[-1])
+        if padding_mask is not None:
+            hidden = ~padding_mask if keeps else padding_mask
+            scores = scores.masked_fill(hidden[:, None, None], -math.inf)
+        return scores.softmax(dim=-1) @ v
+
+    attention.__doc__ = f"padding_mask: (B, S), {words}"
+    assert ch.check(attention).ok
+    keeps = not keeps
+    assert ch.check(attention).names == ("mask-inverted",)
+
+
+def test_words_of_true_and_false_forbid_a_mask_that_is_added():
+    def attention(q, k, v, mask):
+        """mask: (T, T) bool, True = may look"""
+        return (q @ k.mT / math.sqrt(q.shape[-1]) + mask).softmax(dim=-1) @ v
+
+    assert ch.check(attention).names[0] == "mask-added"
+
+
+class Crossed(nn.Module):
+    """Keys and values of inputs of their own, or of the wrong ones."""
+
+    def __init__(self, d_model, n_heads, of="qkv"):
+        super().__init__()
+        self.n_heads, self.of = n_heads, of
+        self.q, self.k, self.v, self.out = (nn.Linear(d_model, d_model) for _ in range(4))
+
+    def forward(self, query, key, value):
+        B, T, M = query.shape
+        given = {"q": query, "k": key, "v": value}
+        q, k, v = (
+            project(given[each]).view(B, -1, self.n_heads, M // self.n_heads).transpose(1, 2)
+            for each, project in zip(self.of, (self.q, self.k, self.v), strict=True)
+        )
+        return self.out(attention(q, k, v)[0].transpose(1, 2).reshape(B, T, M))
+
+
+@pytest.mark.parametrize(
+    ("of", "note"),
+    [("qkv", None), ("qqv", "keys of query"), ("qvk", "keys of value, values of key")],
+)
+def test_each_input_of_a_module_is_used_for_what_it_is(of, note):
+    found = ch.check(Crossed(24, 4, of))
+    assert [each.note for each in found.mistakes] == [note] * (note is not None)
+    assert all(each.name == "inputs-mixed" for each in found.mistakes)
+
+
+def test_heads_folded_into_the_batch_come_back_in_the_same_order():
+    class Folded(nn.Module):
+        def __init__(self, d_model, n_heads):
+            super().__init__()
+            self.n_heads = n_heads
+            self.q, self.k, self.v, self.out = (nn.Linear(d_model, d_model) for _ in range(4))
+
+        def forward(self, x):
+            B, T, M = x.shape
+            n = self.n_heads
+            q, k, v = (
+                p(x).view(B, T, n, -1).transpose(1, 2).reshape(B * n, T, -1)
+                for p in (self.q, self.k, self.v)
+            )
+            heads = attention(q, k, v)[0].view(n, B, T, -1)
+            return self.out(heads.permute(1, 2, 0, 3).reshape(B, T, M))
+
+    assert ch.check(Folded).names == ("heads-into-batch",)
+
+
+def test_a_window_by_itself_may_hide_the_future():
+    def attention(q, k, v, window=None, own=0):
+        scores = q @ k.mT / math.sqrt(q.shape[-1])
+        T, S = scores.shape[-2:]
+        lag = torch.arange(T)[:, None] + S - T - torch.arange(S)
+        if window:
+            scores = scores.masked_fill((lag < 0) | (lag >= window + own), -math.inf)
+        return scores.softmax(dim=-1) @ v
+
+    found = ch.check(attention)
+    assert found.ok and conventions(found)["window"].value.endswith("and no future")
+    assert ch.check(partial(attention, own=1)).names == ("window-one-more",)
+
+
+def softmax_of(z, axis, most):
+    powers = np.exp(z - (z.max() if most is None else z.max(axis=most, keepdims=True)))
+    return powers / powers.sum(axis=axis, keepdims=True)
+
+
+@pytest.mark.parametrize(
+    ("axis", "names"), [(-1, ["softmax-one-maximum"]), (-2, ["softmax-over-queries"])]
+)
+def test_one_maximum_for_a_whole_map(axis, names):
+    def attention(Q, K, V, mask=None):
+        scores = Q @ np.swapaxes(K, -1, -2) / np.sqrt(Q.shape[-1])
+        if mask is not None:
+            scores = np.where(mask, scores, -1e9)
+        return softmax_of(scores, axis, None) @ V
+
+    found = ch.check(attention)
+    assert [each.name for each in found.mistakes][:1] == names
+    assert any("z.max()" in text for _, text in found.mistakes[0].look)  # in the helper
+
+
+def test_sums_that_are_not_kept_below_each_rows_maximum():
+    def attention(q, k, v):
+        scores = q @ k.mT / math.sqrt(q.shape[-1])
+        powers = (scores - scores.amax(dim=-1, keepdim=True)).exp()
+        return powers / powers.sum(dim=-1)[..., None, :] @ v
+
+    assert ch.check(attention).names == ("softmax-sums-unkept",)
+
+
+def test_a_cap_that_is_required_and_not_used():
+    def capped(q, k, v, softcap):
+        scores = q @ k.mT / math.sqrt(q.shape[-1])
+        return (softcap * torch.tanh(scores / softcap)).softmax(dim=-1) @ v
+
+    def uncapped(q, k, v, softcap):
+        return F.scaled_dot_product_attention(q, k, v)
+
+    assert ch.check(capped).ok and ch.check(uncapped).names == ("softcap-missing",)
+
+
+def test_a_seed_that_is_set_within_a_call_is_seen_whatever_it_is(tmp_path):
+    lines = "import torch, torch.nn.functional as F\ndef attention(q, k, v):\n"
+    lines += "    torch.manual_seed(0)\n    return F.scaled_dot_product_attention(q, k, v)\n"
+    (tmp_path / "seeded.py").write_text(lines)
+    assert ch.check(f"{tmp_path}/seeded.py:attention").names == ("random-state",)
+
+
+def test_three_tensors_without_telling_names():
+    def f(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor):
+        return F.scaled_dot_product_attention(a, b, c) * 1.0
+
+    found = ch.check(f)
+    assert found.ok and found.kind == "sdp"
+
+    def g(a, b, c):
+        return (a @ b.mT).softmax(dim=-1) @ c
+
+    found = ch.check(g)
+    assert [name for name, _ in found.example.inputs] == ["a", "b", "c"]
+    assert found.example.call == "g(a, b, c)"
+
+
+STARTED = """
+import torch
+def attention(q, k, v):
+    return (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1) @ v
+def multi_head_attention(x, W_Q, W_K, W_V, n_heads):
+    raise NotImplementedError("TODO")
+def attention_entropy(weights):
+    raise NotImplementedError("TODO")
+def normalize(weights):
+    return weights / weights.sum(-1, keepdim=True)
+def masked(scores, mask):
+    return scores.masked_fill(~mask, -1e9)
+"""
+
+
+def test_what_is_not_yet_written_is_a_part_of_the_file_and_a_helper_is_none(tmp_path):
+    (tmp_path / "started.py").write_text(STARTED)
+    found = check_file(f"{tmp_path}/started.py", told_of(**TELL))
+    assert [(each.target, each.verdict) for each in found] == [
+        ("attention", "right"), ("multi_head_attention", "untried"),
+        ("attention_entropy", "untried"),
+    ]  # fmt: skip
+    row = views.row(found, "started.py")
+    assert row["verdict"] == "untried" and "attention_entropy: it raised" in row["trouble"]
+
+
 def test_an_example_shows_the_mask_as_it_was_handed_over():
     def attention(q, k, v, mask):
         """mask: 1 = masked out."""
@@ -307,6 +533,7 @@ def test_what_fits_no_mistake_is_said_so():
     found = ch.check(attention)
     assert found.verdict == "wrong" and found.unexplained and found.example is not None
     assert "no mistake that we know" in str(found)
+    assert [each.name for each in found.conventions] == ["layout"]  # the rest is not known
 
 
 def test_what_two_mistakes_would_explain_alike_is_called_likely():
@@ -575,6 +802,15 @@ def apply_rotary_pos_emb(q, k, cos, sin):
     return turned(q), turned(k)
 
 
+class Both(nn.Module):
+    def forward(self, q, k):
+        return halves(q), halves(k)
+
+
+def only_queries(q, k):
+    return halves(q), k
+
+
 def mean_entropy(weights):
     return torch.special.entr(weights).sum(dim=-1).mean()
 
@@ -608,6 +844,9 @@ def banded(T, S, window=99):
         ("rotary", halves, apply_rotary_pos_emb, None),
         ("rotary", apply_rotary_pos_emb, halves, None),
         ("rotary", halves, neighbors, "plain"),
+        ("rotary", halves, Both(), None),
+        ("rotary", Both(), halves, None),
+        ("rotary", halves, only_queries, "plain"),
         ("entropy", whole_entropy, whole_entropy, None),
         ("entropy", whole_entropy, rough_entropy, "a random map"),
         ("entropy", mean_entropy, whole_entropy, "a random map"),
@@ -635,6 +874,33 @@ def test_what_only_one_of_two_takes_is_not_asked():
 def test_two_of_different_kinds_are_not_compared():
     found = ch.check_against(attention, whole_entropy)
     assert found.status == 2 and "of the kind sdp, and whole_entropy is entropy" in found.trouble
+
+
+def by_text(x, W_Q, W_K, W_V, W_O, n_heads):
+    """x (T, d_model)"""
+    T, M = x.shape
+    q, k, v = ((x @ W).view(T, n_heads, M // n_heads).transpose(0, 1) for W in (W_Q, W_K, W_V))
+    return attention(q, k, v)[0].transpose(0, 1).reshape(T, M) @ W_O
+
+
+def by_head(q, k, v):
+    """q (T, D)"""
+    return attention(q, k, v)[0]
+
+
+@pytest.mark.parametrize("one", [by_text, by_head])
+def test_what_has_no_axis_for_texts_or_heads_is_asked_one_by_one(one):
+    for found in (ch.check_against(one, Crossed(24, 4)), ch.check_against(Crossed(24, 4), one)):
+        assert found.status == 0 and "refused" not in {each.outcome for each in found.met}
+
+
+def test_two_of_one_name_are_told_apart(tmp_path):
+    lines = "def attention(q, k, v):\n    return (q @ k.mT{}).softmax(-1) @ v\n"
+    for name, scale in (("ann", " / q.shape[-1] ** 0.5"), ("ben", "")):
+        (tmp_path / f"{name}.py").write_text(lines.format(scale))
+    places = [f"{tmp_path}/{name}.py:attention" for name in ("ann", "ben")]
+    found = ch.check_against(*places)
+    assert [found.a, found.b] == places and list(found.example.sides) == places
 
 
 # In somebody's own tests --------------------------------------------------------------------------

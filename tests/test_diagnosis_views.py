@@ -337,7 +337,7 @@ def read(text: str) -> Reader:
         "html", "head", "meta", "title", "style", "body", "main", "header", "section", "article",
         "h1", "h2", "h3", "h4", "h5", "p", "code", "dl", "dt", "dd", "div", "span", "b", "a", "ul",
         "li", "table", "caption", "thead", "tbody", "tr", "th", "td", "figure", "figcaption",
-        "svg", "rect", "text", "pattern",
+        "svg", "rect", "text", "pattern", "details", "summary",
     }  # fmt: skip
     for tag, attrs in found.found:
         assert not any(name == "style" or name.startswith("on") for name in attrs), (tag, attrs)
@@ -369,7 +369,7 @@ def test_the_page_of_mistakes_holds_all_that_the_report_does():
         "2. Each query sees one key of the future (in all heads) [mask-future-one]",
         "it may also be mask-other", "triu with diagonal=2", "hw.py:12 scores = q @ k.T",
         "2 tokens, one head of size 2 (plain).", "a mistake", "shapes do not fit",
-        "3 probes (right answers known): 1 right, 1 wrong, 1 could not be asked.",
+        "3 probes (right answers known): 1 right, 1 wrong, 1 could not be asked (shared",
     ):  # fmt: skip
         assert part in said(found)
     offs = [a for a in found.tags("td") if a.get("class") == "num off"]
@@ -433,8 +433,9 @@ def test_hostile_text_stays_text_on_the_page():
 def test_a_folder_is_a_table_and_a_section_each():
     d = Diagnosis("h", "", "untried", trouble="it raised: x")
     found = read(folder_page([wrong(SCALE), wrong(SCALE, FUTURE), d], ["a.py", "b.py", "c.py"]))
-    assert said(found).startswith("3 functions: 0 right, 2 wrong, 1 untried")
-    assert [a["href"] for a in found.tags("a")] == ["#d0", "#d1", "#d2"]
+    assert said(found).startswith("3 files: 0 right, 2 wrong, 1 untried")
+    assert [a["href"] for a in found.tags("a")] == ["#d0", "#d1", "#d2", *["#all"] * 3]
+    assert len(found.tags("details")) == 2  # nothing was asked of the third
     assert "b.py attention wrong scale-missing, mask-future-one" in said(found)
     assert "c.py h untried it raised: x" in said(found)
     read(folder_page([], []))

@@ -234,8 +234,9 @@ def _show_rows(
 
 def _shortened(named: list["Named"]) -> list["Named"]:
     """With the files' paths from the folder in which all of them are."""
-    folders = [os.path.dirname(os.path.abspath(file)) for file, _ in named]
-    common = os.path.commonpath(folders) if len(folders) > 1 else os.getcwd()
+    if len(named) < 2:
+        return named
+    common = os.path.commonpath([os.path.dirname(os.path.abspath(file)) for file, _ in named])
     return [(os.path.relpath(file, common), found) for file, found in named]
 
 

@@ -4,6 +4,8 @@ import ast
 import functools
 import inspect
 import os
+import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -53,6 +55,14 @@ class Own:
 
 
 @dataclass(frozen=True)
+class Text:
+    """A piece of somebody's file."""
+
+    first_line: int
+    source: str
+
+
+@dataclass(frozen=True)
 class About:
     """What is known of a target without calling it.
 
@@ -60,6 +70,7 @@ class About:
     doc         for a module, the class's own words and those of `forward`
     source      text of the function or class, "" where there is none
     own         a module's parameters, then its buffers
+    helpers     texts of the functions in the same file that it uses
     attributes  a module's numbers and words, those of its config as "config.name", and what its
                 parts say of heads as "part.name"
     """
@@ -73,6 +84,7 @@ class About:
     first_line: int = 0
     own: tuple[Own, ...] = ()
     attributes: dict[str, bool | int | float | str] = field(default_factory=dict)
+    helpers: tuple[Text, ...] = ()
 
 
 def about(target: Any, name: str | None = None) -> About:
@@ -99,7 +111,26 @@ def about(target: Any, name: str | None = None) -> About:
         first_line=line,
         own=tuple(tensors_of(target)) if isinstance(target, nn.Module) else (),
         attributes=attributes_of(target) if isinstance(target, nn.Module) else {},
+        helpers=tuple(helpers_of(written, source)),
     )
+
+
+def helpers_of(written: Any, source: str) -> Iterator[Text]:
+    """The functions in the same file that a text names, and those that they name."""
+    there = getattr(written, "__globals__", None)
+    there = there or vars(sys.modules.get(getattr(written, "__module__", ""), object))
+    known, left = {id(written)}, [source]
+    while left:
+        for name in re.findall(r"\b[A-Za-z_]\w*(?=\()", left.pop()):
+            found = there.get(name)
+            if not inspect.isfunction(found) or id(found) in known:
+                continue
+            known.add(id(found))
+            if file_of(found) == file_of(written):
+                with suppress(OSError, TypeError):
+                    lines, first = inspect.getsourcelines(found)
+                    left.append("".join(lines))
+                    yield Text(first, left[-1])
 
 
 def kind_of(target: Any) -> Literal["function", "module", "class"]:

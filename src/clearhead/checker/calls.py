@@ -21,10 +21,11 @@ from torch import Tensor, nn
 from clearhead.checker.about import About as About
 from clearhead.checker.about import Own as Own
 from clearhead.checker.about import Parameter as Parameter
+from clearhead.checker.about import Text as Text
 from clearhead.checker.about import about as about
 from clearhead.checker.about import file_of
 from clearhead.checker.answers import Unusable, kept, settled, shape_of, tensors_in
-from clearhead.checker.surroundings import as_it_was, captured, random_states, same_states
+from clearhead.checker.surroundings import as_it_was, captured, random_states, same_states, stir
 
 MESSAGE = 300  # characters that are kept of an error
 
@@ -135,6 +136,7 @@ def perform(
     check(target, request)
     done, failure = Doing(target, request), None
     with as_it_was(), captured(fd) as printed:
+        stir()
         before = random_states()
         try:
             done.all_of_it()

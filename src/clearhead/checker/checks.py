@@ -31,7 +31,7 @@ from clearhead.checker.manners import LAYOUTS
 from clearhead.checker.peers import Comparison, compare
 from clearhead.checker.problem import Turn
 from clearhead.checker.saying import words_of
-from clearhead.checker.signature import KINDS, kind_of
+from clearhead.checker.signature import KINDS, kind_of, roles
 from clearhead.checker.told import Told
 
 ALIGNS = {"bottom-right": "end", "top-left": "start"}
@@ -119,7 +119,12 @@ def check_against(
     known = told_of(**{**dict.fromkeys(_NAMES), "alibi": False, "rotary_base": 10000.0,
                        "strict": False, **told})  # fmt: skip
     with opened(one, known, limit) as a, opened(other, known, limit) as b:
-        return compare(a, b, known)
+        found = compare(a, b, known)
+        if found.a == found.b:
+            names = [each if isinstance(each, str) else f"{found.a} ({which})"
+                     for each, which in ((one, "A"), (other, "B"))]  # fmt: skip
+            found = found.called(*names)
+        return found
 
 
 def check_file(target: str, told: Told, limit: float = 10.0) -> list[Diagnosis]:
@@ -127,10 +132,11 @@ def check_file(target: str, told: Told, limit: float = 10.0) -> list[Diagnosis]:
     began = monotonic()
     with Hosted(target, limit) as subject:
         try:
-            found = [_hosted(subject, each, told) for each in _chosen(subject, target, told)]
-            tried = [each for each in found if each.verdict != "untried"]
-            named = split(target)[1] != ""
-            return found if named or not tried else tried  # a helper that is no attention
+            chosen = _chosen(subject, target, told)
+            found = [_hosted(subject, each, told) for each in chosen]
+            if split(target)[1] or all(each.verdict == "untried" for each in found):
+                return found
+            return [one for one, what in zip(found, chosen, strict=True) if _counts(one, what)]
         except NotLoaded as error:
             return [_unloaded(target, error.failure, monotonic() - began)]
 
@@ -220,6 +226,14 @@ def _chosen(subject: Hosted, target: str, told: Told) -> list[About]:
     return [subject.look()]
 
 
+def _counts(found: Diagnosis, about: About) -> bool:
+    """Of a whole file: what was tried, and what could not be and is meant to be attention. What
+    else could not be called is a helper."""
+    takes = set(roles(about.parameters))
+    meant = about.kind == "class" or {"q", "k", "v"} <= takes or {"W_Q", "W_K", "W_V"} <= takes
+    return found.verdict != "untried" or meant or "NotImplementedError" in found.trouble
+
+
 def _looks_like_it(found: About, told: Told) -> bool:
     """Whether a function or class of a file is worth asking, where none is named."""
     if found.kind == "class":
@@ -228,6 +242,8 @@ def _looks_like_it(found: About, told: Told) -> bool:
         return bool(does or (named and "def forward" in found.source))
     kind = kind_of(found)
     helper = kind == "rotary" and not re.search(r"rotary|rope|emb", found.name, re.I)
+    if kind == "entropy":
+        helper = not re.search(r"entrop|^h$|(^|_)ent(_|$)", f"{found.name} {found.doc}", re.I)
     return kind is not None and not helper and not found.name.startswith("_")
 
 

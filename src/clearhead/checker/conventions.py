@@ -35,7 +35,10 @@ def conventions(attempt: Attempt, explanation: Explanation, kind: str) -> Iterat
         if state == "right" and manner.mask in ("hide", "additive"):
             state = "different"
         inverted = "inverted: True or 1 " + ("shows" if manner.mask == "hide" else "hides")
-        yield Convention("mask", inverted if "mask-inverted" in made else MASKS[manner.mask], state)
+        how = inverted if "mask-inverted" in made else MASKS[manner.mask]
+        if state == "mistake" and "mask-inverted" not in made:
+            how += f"; {_title(explanation, 'mask')}"
+        yield Convention("mask", how, state)
     yield _causal(explanation, takes, made)
     if "causal, more keys" in answered or (reading.causal and "more keys than queries" in answered):
         at = "bottom-right: the last query sees all keys" if reading.align == "end" \
@@ -43,21 +46,19 @@ def conventions(attempt: Attempt, explanation: Explanation, kind: str) -> Iterat
         yield Convention("more keys than queries", at,
                          "right" if reading.align == "end" else "different")  # fmt: skip
     if "window of 3" in answered or reading.window is not None:
-        yield Convention("window", "W keys, the query's own included" if "window" not in families
-                         else next(m.mistake.title for m in explanation.made
-                                   if m.mistake.family == "window"),
+        whole = "W keys, the query's own included" + ", and no future" * reading.past
+        yield Convention("window", whole if "window" not in families
+                         else _title(explanation, "window"),
                          _state("window", families))  # fmt: skip
     if "shared key heads" in answered or manner.G != manner.H:
         yield Convention("shared key heads", "grouped: query head h reads key head h // (H / G)"
                          if "shared key heads" not in families
-                         else next(m.mistake.title for m in explanation.made
-                                   if m.mistake.family == "shared key heads"),
+                         else _title(explanation, "shared key heads"),
                          _state("shared key heads", families))  # fmt: skip
     if "softcap" in answered or reading.softcap is not None:
         yield Convention("softcap", "cap * tanh(score / cap), after the scale and before the mask"
                          if "softcap" not in families
-                         else next(m.mistake.title for m in explanation.made
-                                   if m.mistake.family == "softcap"),
+                         else _title(explanation, "softcap"),
                          _state("softcap", families))  # fmt: skip
     if any(one.probe.problem.sinks is not None for one in attempt.asked):
         yield Convention("sinks", "one more outcome of the softmax, whose weight is dropped"
@@ -86,6 +87,11 @@ def _state(family: str, families: set[str]) -> str:
     return "mistake" if family in families else "right"
 
 
+def _title(explanation: Explanation, family: str) -> str:
+    """What is wrong of this family."""
+    return next(m.mistake.title for m in explanation.made if m.mistake.family == family)
+
+
 def _scale(made: Mapping[str, object], own: float | None) -> str:
     words = {
         "scale-missing": "none", "scale-model-width": "1/sqrt(d_model)",
@@ -103,8 +109,10 @@ def _causal(explanation: Explanation, takes: set[str], made: Mapping[str, object
     if reading.causal:
         if "mask-missing" in made:
             return Convention("causal", "promised, and not done", "mistake")
-        state = "mistake" if any(name.startswith("mask") for name in made) else "right"
-        return Convention("causal", "always: it makes its own mask", state)
+        if any(name.startswith("mask") for name in made):
+            how = f"always, by a mask of its own; {_title(explanation, 'mask')}"
+            return Convention("causal", how, "mistake")
+        return Convention("causal", "always: it makes its own mask", "right")
     if "causal" in takes:
         wrong = any(name.startswith("mask") for name in made)
         return Convention("causal", "when the flag is set", "mistake" if wrong else "right")

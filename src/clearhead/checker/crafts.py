@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from clearhead.checker.about import About, Parameter
+from clearhead.checker.arguments import LEFT_OUT
 from clearhead.checker.calls import Reply, Request, Subject
 from clearhead.checker.diagnosis import Convention, Found
 from clearhead.checker.line import Line, Mistake
-from clearhead.checker.manners import LEFT_OUT
 from clearhead.checker.matching import Asked, Explanation, Made
 from clearhead.checker.probes import Probe
 from clearhead.checker.problem import Problem

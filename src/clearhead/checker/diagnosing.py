@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from clearhead.checker import effects, saying, small, trying
-from clearhead.checker.calls import Subject
+from clearhead.checker.calls import Subject, Text
 from clearhead.checker.conventions import conventions
 from clearhead.checker.diagnosis import Diagnosis, Found
 from clearhead.checker.functions import CRAFTS, diagnose_function
@@ -110,7 +110,7 @@ def _told_of(
         verdict="wrong" if wrong else "right",
         mistakes=tuple(mistakes),
         cautions=tuple(cautions),
-        conventions=tuple(conventions(attempt, explanation, kind)),
+        conventions=tuple(saying.surely(conventions(attempt, explanation, kind), not unexplained)),
         tried=(*saying.tried(explanation.reading, LINE, attempt.asked), *attempt.refused),
         example=example,
         unexplained=unexplained,
@@ -155,11 +155,12 @@ def located(subject: Subject, found: Found, look: str = "") -> Found:
     if not pattern or not about.source:
         return found
     lines = []
-    told = _words_in(about.source)
-    for number, text in enumerate(about.source.splitlines(), about.first_line):
-        code = "" if number - about.first_line in told else text.split("#")[0]
-        if re.search(pattern, code) and not re.match(r"\s*(def|class|import|from|@)\b", code):
-            lines.append((number, text.strip()))
+    for part in (Text(about.first_line, about.source), *about.helpers):
+        told = _words_in(part.source)
+        for number, text in enumerate(part.source.splitlines(), part.first_line):
+            code = "" if number - part.first_line in told else text.split("#")[0]
+            if re.search(pattern, code) and not re.match(r"\s*(def|class|import|from|@)\b", code):
+                lines.append((number, text.strip()))
     return replace(found, look=tuple(lines[:4]))
 
 

@@ -4,6 +4,7 @@ weights, and what becomes of a row that sees nothing."""
 import math
 from collections.abc import Iterator, Mapping
 from functools import partial
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -16,9 +17,9 @@ from clearhead.checker.matching import Explanation, computed, misfit
 from clearhead.checker.mistakes import REPORTS
 from clearhead.checker.mistakes.effects import BY_NAME
 from clearhead.checker.probes import Probe, problem_for, some_mask
-from clearhead.checker.problem import Problem, Projections
-from clearhead.checker.signature import roles
+from clearhead.checker.problem import Problem, Projections, normal
 from clearhead.checker.steps import ATTENTION as LINE
+from clearhead.checker.steps import projected
 from clearhead.checker.trying import Attempt
 
 HALF = 1e-3  # a relative difference of gradients that rounding does not make
@@ -30,6 +31,7 @@ def seen(
     """Everything that was watched going wrong, the gravest first."""
     found = [*_randomness(attempt), *_inputs(attempt)]
     if explained and not attempt.random:
+        found += _mixed(subject, attempt, explanation)
         found += [*_reported(attempt, explanation), *_empty(subject, attempt, explanation)]
         found += _gradients(subject, attempt, explanation)
     return found
@@ -67,6 +69,47 @@ def _argument(attempt: Attempt, key: str) -> str:
     head = key.split(".")[0]
     positional = [p.name for p in attempt.manner.about.parameters if p.kind == "positional"]
     return positional[int(head)] if head.isdigit() and int(head) < len(positional) else key
+
+
+# Several inputs ---------------------------------------------------------------------------------
+
+
+def _mixed(subject: Subject, attempt: Attempt, explanation: Explanation) -> Iterator[Found]:
+    """Asked with another text for each input: which of them are q, k and v made of?"""
+    sources, manner = attempt.manner.sources, attempt.manner
+    if not sources or "project" in explanation.changes or not attempt.asked:
+        return
+    probe = attempt.asked[0].probe
+    problem = explanation.reading.of(probe.problem)
+    assert problem.x is not None
+    names = list(dict.fromkeys(sources.values()))
+    given = {name: normal(*problem.x.shape, seed=60 + at) for at, name in enumerate(names)}
+    try:
+        request = manner.request(probe.problem, probe.hands)
+        reply = subject.call(manner.sourced(request, given))
+        if reply.failure is not None:
+            return
+        got = manner.read(reply, probe.problem).out
+    except Unanswerable:
+        return
+
+    def made_of(*three: str) -> bool:
+        inputs = [given[name] for name in three]
+        changes = {"project": lambda work: projected(work, *inputs)}
+        work = computed(LINE, problem, changes | dict(explanation.changes))
+        return work is not None and misfit(got, work) < 1e-4
+
+    meant = tuple(sources[part] for part in "qkv")
+    if made_of(*meant):
+        return
+    other = next((each for each in product(names, repeat=3) if made_of(*each)), None)
+    if other is None:
+        yield of(BY_NAME["inputs-mixed"], "with another text for each input the answer is not that "
+                 "of attention across them")  # fmt: skip
+        return
+    parts = zip(("queries", "keys", "values"), other, meant, strict=True)
+    note = ", ".join(f"{part} of {name}" for part, name, due in parts if name != due)
+    yield of(BY_NAME["inputs-mixed"], "another text was handed over for each input", note)
 
 
 # Returned weights -------------------------------------------------------------------------------
@@ -251,16 +294,10 @@ def _leaves(problem: object) -> tuple[object, dict[str, Tensor]]:
 
 def _keys(attempt: Attempt) -> Iterator[tuple[str, str]]:
     """Names under which gradients come back, and whose they are."""
-    about, at = attempt.manner.about, 0
-    known = {name: role for role, name in roles(about.parameters).items()}
-    wanted = ("q", "k", "v") if attempt.manner.kind == "sdp" else ("x",)
-    unnamed = iter([role for role in wanted if role not in known.values()])
-    for parameter in about.parameters:
+    at = 0
+    for parameter, role in attempt.manner.handed:
         if parameter.kind == "var":
             continue
-        role = known.get(parameter.name)
-        if role is None and parameter.required:
-            role = next(unnamed, None)
         if role in ("q", "k", "v", "x", "W_Q", "W_K", "W_V", "W_O"):
             yield str(at), role
             yield parameter.name, role

@@ -78,7 +78,9 @@ def diagnose_function(subject: Subject, kind: str, told: Told, located: Place) -
         verdict="wrong" if wrong else "right",
         mistakes=tuple(located(subject, each, looks.get(each.name, "")) for each in mistakes),
         cautions=tuple(located(subject, each, "") for each in cautions),
-        conventions=tuple(craft.conventions(subject, hearing, told, chosen)),
+        conventions=tuple(
+            saying.surely(craft.conventions(subject, hearing, told, chosen), not unexplained)
+        ),
         tried=tuple(_tried(craft, hearing, chosen)),
         example=_smallest(subject, craft, hearing, chosen) if wrong else None,
         unexplained=unexplained,

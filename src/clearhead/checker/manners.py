@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from clearhead.checker.about import About, Parameter
+from clearhead.checker.arguments import LEFT_OUT, cosines, formed, laid, module_of
 from clearhead.checker.axes import Answer, Unanswerable, letters, named, orders, ours
 from clearhead.checker.calls import Reply, Request, Stub
-from clearhead.checker.problem import Problem, Projections, Turn
+from clearhead.checker.problem import Problem, Projections
 from clearhead.checker.projections import Places
 from clearhead.checker.signature import plain, roles
 
@@ -36,6 +37,7 @@ class Manner:
              "additive" (0 and -inf)
     axes     of a mask: 2 for (T, S) where one is enough for the batch, 3 for (B, T, S), 4 for
              (B, 1, T, S), 1 for (B, S)
+    padding  what a mask of keys beside another one is made of
     table    a table of cosines: "halves" and "interleaved" of width D, "half" of D/2
     turned   weights are handed over as (out, in), as nn.Linear has them
     square   of one head they are (M, M)
@@ -47,6 +49,7 @@ class Manner:
     layout: str
     mask: str = "attend"
     axes: int = 2
+    padding: str = "hide"
     table: str = "halves"
     numpy: bool = False
     turned: bool = False
@@ -66,20 +69,14 @@ class Manner:
         """The call that asks this; `hands` names what is handed over as an argument."""
         positional: list[Any] = []
         keywords: dict[str, Any] = {}
-        known = {name: role for role, name in roles(self.about.parameters).items()}
         stopped = False
-        wanted = ("q", "k", "v") if self.kind == "sdp" else ("x",)
-        unnamed = iter([role for role in wanted if role not in known.values()])
-        for parameter in self.about.parameters:
+        for parameter, role in self.handed:
             if parameter.kind == "var":
                 stopped = stopped or not parameter.name.startswith("**")
                 continue
-            role = "x" if parameter.name in self.contexts else known.get(parameter.name)
             if parameter.name in self.values:
                 value = self.values[parameter.name]
             else:
-                if role is None and parameter.required:
-                    role = next(unnamed, None)
                 value = self._value(role, parameter, problem, hands)
             if value is LEFT_OUT:
                 stopped = stopped or parameter.kind == "positional"
@@ -96,8 +93,8 @@ class Manner:
         """The call as somebody would write it: f(q, k, v, is_causal=True)."""
         said = []
         request = self.request(problem, hands)
-        for name, role, value in self._named(request):
-            short = (name if role in MASKING else role or name) if isinstance(value, Tensor) else (
+        for name, _, value in self._named(request):
+            short = name if isinstance(value, Tensor) else (
                 "a module" if isinstance(value, Stub) else repr(value))  # fmt: skip
             said.append(f"{name}={short}" if name in request.keywords else short)
         return f"{self.about.name}({', '.join(said)})"
@@ -115,19 +112,70 @@ class Manner:
 
     def _named(self, request: Request) -> Iterator[tuple[str, str | None, Any]]:
         """What is handed over, with the parameter's name and what that is for."""
+        handed = [(p.name, role) for p, role in self.handed if p.kind != "var"]
+        for (name, role), value in zip(handed, request.arguments, strict=False):
+            yield name, role, value
+        for name, value in request.keywords.items():
+            yield name, dict(handed).get(name), value
+
+    @property
+    def handed(self) -> list[tuple[Parameter, str | None]]:
+        """Each parameter and what it is for: by its name, or by its place among those whose names
+        say nothing."""
+        wanted = ("q", "k", "v") if self.kind == "sdp" else ("x",)
+        unnamed = iter([role for role in wanted if role not in self.known.values()])
+        found = []
+        for parameter in self.about.parameters:
+            role = "x" if parameter.name in self.contexts else self.known.get(parameter.name)
+            told = parameter.name in self.values or parameter.kind == "var"
+            if role is None and parameter.required and not told:
+                role = next(unnamed, None)
+            found.append((parameter, role))
+        return found
+
+    @property
+    def own_names(self) -> dict[str, str]:
+        """What this attention calls q, k, v, x, ..."""
+        found: dict[str, str] = {}
+        for parameter, role in self.handed:
+            if role is not None:
+                found.setdefault(role, parameter.name)
+        return found
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """Of what is made of embeddings: the parameters that queries, keys and values are made of,
+        where these are several; {} where x is all there is."""
+        known = {role: name for name, role in self.known.items()}
+        if self.kind == "sdp" or self.places is None:
+            return {}
+        if {"q", "k", "v"} <= set(known):
+            return {part: known[part] for part in "qkv"}
+        if self.contexts and "x" in known:
+            return {"q": known["x"], "k": self.contexts[0], "v": self.contexts[0]}
+        return {}
+
+    def sourced(self, request: Request, inputs: Mapping[str, Tensor]) -> Request:
+        """The request with these (B, T, M) handed over to the parameters of these names."""
         names = [p.name for p in self.about.parameters if p.kind != "var"]
-        known = {name: role for role, name in roles(self.about.parameters).items()}
-        known |= dict.fromkeys(self.contexts, "x")
-        for name, value in [
-            *zip(names, request.arguments, strict=False), *request.keywords.items(),
-        ]:  # fmt: skip
-            yield name, known.get(name), value
+        given = {name: self._laid_out(x) for name, x in inputs.items()}
+        return replace(
+            request,
+            arguments=tuple(given.get(name, value) for name, value in
+                            zip(names, request.arguments, strict=False)),
+            keywords={name: given.get(name, value) for name, value in request.keywords.items()},
+        )  # fmt: skip
+
+    @property
+    def known(self) -> dict[str, str]:
+        """What each parameter is for whose name says it; weights do not go into attention."""
+        found = roles(self.about.parameters)
+        return {name: role for role, name in found.items() if role != "weights"}
 
     @property
     def takes(self) -> set[str]:
         """What its parameters are for, but for those whose values were told."""
-        known = roles(self.about.parameters).items()
-        return {role for role, name in known if name not in self.values}
+        return {role for name, role in self.known.items() if name not in self.values}
 
     @property
     def contexts(self) -> list[str]:
@@ -143,16 +191,16 @@ class Manner:
         if role in ("q", "k", "v"):
             source = getattr(p, role)
             if p.x is not None:
-                return self._laid(p.x)
-            return self._laid(source)
+                return self._laid_out(p.x)
+            return self._laid_out(source)
         if role == "x" and p.x is not None:
-            return self._laid(p.x)
+            return self._laid_out(p.x)
         if role in ("W_Q", "W_K", "W_V", "W_O", "W_QKV") and p.W is not None:
             return self._weight(role, p.W)
         if role in MASKING:
             return self._mask(role, parameter, problem, hands)
         if role == "module":
-            return self._stub(problem)
+            return module_of(problem)
         numbers: dict[str, Any] = {
             "n_heads": p.H, "n_kv": p.G, "d_head": p.head_size, "d_model": p.width,
             "size": T, "dropout": 0.0, "training": False, "average": False, "told": True,
@@ -172,7 +220,7 @@ class Manner:
         if role in handed and (role in hands or (required and handed[role] is not None)):
             return handed[role]
         if role in ("cos", "sin"):
-            return self._table(role, p)
+            return cosines(role, p, self.table)
         if role == "scale" and required:
             return p.head_size**-0.5
         if role == "n_heads" or (role == "n_kv" and p.G != p.H):
@@ -190,25 +238,14 @@ class Manner:
             f"for. Give it a value: --set {parameter.name}=VALUE"
         )
 
-    def _laid(self, ours: Tensor) -> Tensor:
-        """(B, H, T, D) or (B, T, M) in the layout of this manner, float32."""
-        axes = "BHTD" if ours.ndim == 4 else "BTM"
-        for letter in axes:
-            if letter not in self.layout and ours.shape[axes.index(letter)] != 1:
-                raise Unanswerable(f"{self.layout} has no axis {letter}")
-        kept = [letter for letter in axes if letter in self.layout]
-        for letter in axes:
-            if letter not in kept:
-                ours = ours.select(axes.index(letter), 0)
-                axes = axes.replace(letter, "")
-        order = [kept.index(letter) for letter in self.layout]
-        return ours.permute(order).contiguous().float()
+    def _laid_out(self, ours: Tensor) -> Tensor:
+        return laid(ours, self.layout)
 
     def laid_gradient(self, role: str, ours: Tensor) -> Tensor:
         """A gradient of ours with respect to an argument, in that argument's layout."""
         if role.startswith("W_"):
             return (ours.mT if self.turned else ours).float()
-        return self._laid(ours)
+        return self._laid_out(ours)
 
     def _weight(self, role: str, W: Projections) -> Tensor:
         if role == "W_O" and W.o is None:
@@ -226,7 +263,7 @@ class Manner:
             return problem.bias.float()
         if role in PADDING and "padding" not in hands:
             none = torch.ones(B, S, dtype=torch.bool)
-            return formed(none, self._padding(role)) if parameter.required else LEFT_OUT
+            return formed(none, self.padding) if parameter.required else LEFT_OUT
         sees = problem.mask if "mask" in hands else None
         if sees is None:
             if not parameter.required:
@@ -235,7 +272,7 @@ class Manner:
                 return None
             sees = torch.ones(T, S, dtype=torch.bool)
         if role in PADDING:
-            return formed(sees.expand(B, 1, T, S)[:, 0, 0], self._padding(role))
+            return formed(sees.expand(B, 1, T, S)[:, 0, 0], self.padding)
         if "padding" in hands and PADDING & self.takes:
             return None if parameter.required else LEFT_OUT
         if self.axes == 1:
@@ -251,31 +288,6 @@ class Manner:
             if self.axes == 3 or ("H" not in self.layout and self.kind == "sdp"):
                 sees = sees[:, 0].expand(-1, T, S)
         return formed(sees, form)
-
-    def _padding(self, role: str) -> str:
-        """What a mask of keys is made of: the form that is tried, if there is no other mask."""
-        return USUAL[role] if {"mask", "bias"} & self.takes else self.mask
-
-    def _table(self, role: str, p: Problem) -> Tensor:
-        """cos or sin of the angles of all positions: (T, D) or (T, D/2)."""
-        turn, (_, T, _) = p.turn or Turn(), p.sizes
-        D = p.head_size
-        angles = torch.arange(T)[:, None] * turn.base ** (-2.0 * torch.arange(D // 2) / D).double()
-        if self.table != "half":
-            twice = self.table == "halves"
-            angles = torch.cat((angles, angles), 1) if twice else angles.repeat_interleave(2, 1)
-        return (angles.cos() if role == "cos" else angles.sin()).float()
-
-    def _stub(self, p: Problem) -> Stub:
-        """What transformers hand to their eager functions as `module`."""
-        settings: dict[str, Any] = {
-            "num_key_value_groups": p.H // p.G, "is_causal": False, "head_dim": p.head_size,
-            "scaling": p.head_size**-0.5, "attention_dropout": 0.0, "layer_idx": 0,
-            "softcap": p.softcap, "attn_logit_softcapping": p.softcap,
-        }  # fmt: skip
-        if p.sinks is not None:
-            settings["sinks"] = p.sinks.float()
-        return Stub({**settings, "config": Stub(dict(settings))})
 
     # Reading ----------------------------------------------------------------------------------
 
@@ -329,21 +341,3 @@ class Manner:
             if letter not in self.order:
                 ours, axes = ours.select(axes.index(letter), 0), axes.replace(letter, "")
         return ours.permute([axes.index(letter) for letter in self.order]).contiguous().float()
-
-
-class _LeftOut:
-    pass
-
-
-LEFT_OUT = _LeftOut()
-
-
-def formed(sees: Tensor, form: str) -> Tensor:
-    """A mask of True = may look, in another form."""
-    if form == "attend":
-        return sees.contiguous()
-    if form == "hide":
-        return (~sees).contiguous()
-    if form == "ones":
-        return sees.float().contiguous()
-    return torch.zeros(sees.shape).masked_fill(~sees, -torch.inf)

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from clearhead.checker import lines
 from clearhead.checker.about import About, Parameter
+from clearhead.checker.arguments import LEFT_OUT
 from clearhead.checker.axes import Unanswerable
 from clearhead.checker.calls import Reply, Request, Subject
 from clearhead.checker.crafts import Craft, Hearing, called, required, shapes_in
 from clearhead.checker.diagnosis import Convention, Found
 from clearhead.checker.lines import ENTROPY, POOLS, EntropyReading, Weights, queries_and_keys
-from clearhead.checker.manners import LEFT_OUT
 from clearhead.checker.matching import Explanation, Made
 from clearhead.checker.mistakes import entropies
 from clearhead.checker.probes import Probe

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from clearhead.checker.about import About, Parameter
+from clearhead.checker.arguments import LEFT_OUT
 from clearhead.checker.axes import Answer, Unanswerable
 from clearhead.checker.calls import Reply, Request, Subject
 from clearhead.checker.crafts import Craft, Hearing, called
 from clearhead.checker.diagnosis import Convention, Found
 from clearhead.checker.lines import MASK, queries_and_keys, sized, sizes_only
-from clearhead.checker.manners import LEFT_OUT
 from clearhead.checker.matching import Explanation, Made
 from clearhead.checker.mistakes import triangles
 from clearhead.checker.probes import Probe

@@ -155,8 +155,8 @@ class Rotaries(Craft):
         return normal_like(out) * (torch.arange(len(out)) == 0).view(-1, 1, 1, 1, 1)
 
     def bound(self, way: RotaryWay) -> int:
-        """A module's sizes are its own; one tensor is the first of two; axes can be added."""
-        return 20 * (way.about.kind == "module") - 10 * way.twins - len(way.layout)
+        """A module's sizes are its own; axes can be added."""
+        return 20 * (way.about.kind == "module") - len(way.layout)
 
     def posed(self, way: RotaryWay, probe: Probe) -> Problem:
         assert isinstance(probe.problem, Rotation)

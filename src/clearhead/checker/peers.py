@@ -58,6 +58,11 @@ class Comparison:
         """Where they first differ by more than rounding."""
         return next((each for each in self.met if each.outcome == "differ"), None)
 
+    def called(self, a: str, b: str) -> "Comparison":
+        """The same under other names."""
+        example = None if self.example is None else replace(self.example, sides=(a, b))
+        return replace(self, a=a, b=b, example=example)
+
     @property
     def status(self) -> int:
         """0 alike, 1 they differ, 2 could not be compared."""

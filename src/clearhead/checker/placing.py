@@ -169,6 +169,8 @@ def readings_of(
     readings = [base.but(causal=c) for c in causals]
     if (chosen is None and attempt.manner.kind == "sdp") or chosen is not None:
         readings = [r.but(align=a) for r in readings for a in (aligns if chosen else aligns[:1])]
+    if chosen is not None and "window" in _takes(subject) and not base.causal:
+        readings += [r.but(past=True) for r in readings if told.causal is not False]
     turns = told.turn is None and chosen is None
     if turns and "cos" in _takes(subject):
         return [r.but(turn=Turn(pairing)) for pairing in ("halves", "interleaved") for r in

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -98,7 +99,9 @@ def needing(manner: Manner, problem: Problem) -> Problem:
     """The problem with what must always be handed over, since the parameter has no default."""
     required = [p for p in manner.about.parameters if p.required]
     must = {role for p in required for role in roles((p,))}
-    own: dict[str, Tensor] = {}
+    own: dict[str, Any] = {}
+    if "softcap" in must:
+        own["softcap"] = 5.0
     if "sinks" in must or ("module" in must and "sinks" in manner.about.source):
         own["sinks"] = normal(problem.H, seed=77)  # transformers' functions find them in `module`
     if "slopes" in must:

@@ -83,6 +83,24 @@ class Problem:
         return replace(self, **changes)
 
 
+def of_text(problem: Problem, b: int) -> Problem:
+    """One element of the batch of a problem."""
+    own = {name: getattr(problem, name) for name in ("q", "k", "v", "x", "mask")}
+    cut = {name: x[b : b + 1] for name, x in own.items()
+           if x is not None and (name != "mask" or (x.ndim == 4 and x.shape[0] > 1))}  # fmt: skip
+    return problem.but(**cut)
+
+
+def of_head(problem: Problem, h: int) -> Problem:
+    """One query head of a problem of q, k and v, with the key head that it reads."""
+    assert problem.q is not None and problem.k is not None and problem.v is not None
+    g, mask = h // (problem.H // problem.G), problem.mask
+    if mask is not None and mask.ndim == 4 and mask.shape[1] > 1:
+        mask = mask[:, h : h + 1]
+    return problem.but(q=problem.q[:, h : h + 1], k=problem.k[:, g : g + 1],
+                       v=problem.v[:, g : g + 1], mask=mask, H=1, G=1)  # fmt: skip
+
+
 def normal(*shape: int, seed: int, size: float = 1.0) -> Tensor:
     """Standard-normal numbers times `size`, float64, of a stream of their own.
 

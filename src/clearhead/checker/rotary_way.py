@@ -8,11 +8,11 @@ from torch import Tensor
 
 from clearhead.checker import lines
 from clearhead.checker.about import About, Parameter
+from clearhead.checker.arguments import LEFT_OUT
 from clearhead.checker.axes import Unanswerable
 from clearhead.checker.calls import Reply, Request
 from clearhead.checker.crafts import called, required
 from clearhead.checker.lines import Rotation
-from clearhead.checker.manners import LEFT_OUT
 from clearhead.checker.probes import Probe
 from clearhead.checker.problem import Problem, Turn
 from clearhead.checker.signature import plain, role_of, roles

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from clearhead.checker.calls import Failure
-from clearhead.checker.diagnosis import Diagnosis, Found, Tried
+from clearhead.checker.diagnosis import Convention, Diagnosis, Found, Tried
 from clearhead.checker.line import Line, Mistake
 from clearhead.checker.matching import Asked, Explanation, Made, nearest, off
 from clearhead.checker.told import Reading
@@ -12,6 +12,9 @@ FAILED = {
     "raised": "it raised", "hung": "it did not come back", "died": "its process ended",
     "loading": "it could not be loaded", "returned": "its answer could not be read",
 }  # fmt: skip
+
+NOISE = 0.05  # how far the mean of random answers may be off
+CALLED = ("layout", "projections", "weights", "values", "shape", "table")
 
 
 def untried(name: str, kind: str, failures: Sequence[Failure]) -> Diagnosis:
@@ -72,7 +75,16 @@ def tried(reading: Reading, line: Line, asked: Sequence[Asked]) -> Iterator[Trie
     for one in asked:
         error = off(Explanation(reading), line, one)
         outcome = "right" if error <= one.probe.close else "wrong"
-        yield Tried(one.probe.name, one.probe.why, outcome, error)
+        noisy = outcome == "right" and one.probe.close >= NOISE
+        note = "the mean of many calls, within its noise" if noisy else ""
+        yield Tried(one.probe.name, one.probe.why, outcome, None if noisy else error, note)
+
+
+def surely(found: Iterable[Convention], explained: bool) -> Iterator[Convention]:
+    """Of the conventions those that are known: how it is called, where nothing explains it."""
+    for each in found:
+        if explained or each.name in CALLED:
+            yield each
 
 
 def printing(printed: str) -> Iterator[str]:

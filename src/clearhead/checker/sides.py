@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from clearhead.checker import small
@@ -21,7 +22,7 @@ from clearhead.checker.manners import MASKING, Manner
 from clearhead.checker.matching import Explanation
 from clearhead.checker.placing import placed
 from clearhead.checker.probes import Probe, probes
-from clearhead.checker.problem import Problem
+from clearhead.checker.problem import Problem, of_head, of_text
 from clearhead.checker.saying import untried
 from clearhead.checker.signature import kind_of
 from clearhead.checker.steps import ATTENTION as LINE
@@ -64,6 +65,10 @@ def sides(a: Subject, b: Subject, told: Told) -> tuple[Side, Side] | str:
         if isinstance(side, Diagnosis):
             return f"{subject.about.name}: {side.trouble}"
         found.append(side)
+    if beside and "teach" in kinds:
+        found = [replace(side, unbiased=True) for side in found]  # type: ignore[type-var]
+    if any(isinstance(side, CraftSide) and side.twins for side in found):
+        found = [replace(side, twins=True) for side in found]  # type: ignore[type-var]
     return found[0], found[1]
 
 
@@ -81,7 +86,8 @@ def _craft(subject: Subject, kind: str, told: Told) -> Side | Diagnosis:
     if not heard:
         return untried(subject.about.name, kind, failures)
     hearing, _, explanation = explained(subject, craft, told, heard, monotonic())
-    return CraftSide(subject, told, craft, hearing, explanation)
+    twins = getattr(hearing.way, "twins", False)
+    return CraftSide(subject, told, craft, hearing, explanation, twins)
 
 
 # Attention ----------------------------------------------------------------------------------------
@@ -95,6 +101,7 @@ class AttentionSide:
     told: Told
     manner: Manner
     explanation: Explanation
+    unbiased: bool = False  # whether one of the two has no place for biases
 
     @property
     def name(self) -> str:
@@ -102,14 +109,22 @@ class AttentionSide:
 
     @property
     def bound(self) -> int:
-        """A module's sizes may be fixed; heads alone can be had of any x."""
-        return ATTENTIVE.index(self.manner.kind)
+        """A module's sizes may be fixed, and heads alone can be had of any x; what takes less can
+        be asked less."""
+        return 100 * ATTENTIVE.index(self.manner.kind) - len(self.manner.takes)
 
     def probes(self) -> Iterator[Probe]:
-        return probes(self.manner, self.told)
+        for probe in probes(self.manner, self.told):
+            yield replace(probe, problem=self._posed(probe.problem))
 
     def smaller(self, probe: Probe) -> Iterator[Problem]:
-        return small.problems(self.manner, probe)
+        return map(self._posed, small.problems(self.manner, probe))
+
+    def _posed(self, problem: Problem) -> Problem:
+        W = problem.W
+        if W is None or W.biases is None or not self.unbiased:
+            return problem
+        return problem.but(W=replace(W, biases=tuple(0 * b for b in W.biases)))
 
     def answer(self, probe: Probe) -> Tensor:
         """Its output; of heads alone, merged and projected as ours."""
@@ -120,16 +135,26 @@ class AttentionSide:
         for hand in probe.hands - {"padding"}:
             if not self.manner.takes & (MASKING if hand == "mask" else {hand}):
                 raise Unanswerable(f"{self.name} takes no {hand}")
-        reply = self.subject.call(self.manner.request(asked, probe.hands))
-        if reply.failure is not None:
-            raise Unanswerable(f"{self.name}: {reply.failure.message}")
-        out = self.manner.read(reply, asked).out
+        out = self._asked(asked, probe.hands)
         if alone:
             work = Work(p=problem, heads=out)
             merge(work)
             output(work)
             out = work.out
         return out
+
+    def _asked(self, problem: Problem, hands: frozenset[str]) -> Tensor:
+        """Its answer; where it has no axis for texts or heads, of each by itself."""
+        B, H = problem.sizes[0], problem.H
+        if B > 1 and "B" not in self.manner.layout:
+            return torch.cat([self._asked(of_text(problem, b), hands) for b in range(B)])
+        if H > 1 and self.manner.kind == "sdp" and "H" not in self.manner.layout:
+            each = [self._asked(of_head(problem, h), hands) for h in range(H)]
+            return torch.cat(each, dim=1)
+        reply = self.subject.call(self.manner.request(problem, hands))
+        if reply.failure is not None:
+            raise Unanswerable(f"{self.name}: {reply.failure.message}")
+        return self.manner.read(reply, problem).out
 
     def exact(self, probe: Probe) -> tuple[Work, Tensor] | None:
         return _exact(self.explanation, LINE, probe)
@@ -163,6 +188,7 @@ class CraftSide:
     craft: Craft
     hearing: Hearing
     explanation: Explanation
+    twins: bool = False  # whether one of the two turns q and k
 
     @property
     def name(self) -> str:
@@ -179,17 +205,24 @@ class CraftSide:
         return self.craft.smaller(self.hearing.way, probe)
 
     def answer(self, probe: Probe) -> Tensor:
+        problem = probe.problem
+        if not isinstance(problem, Rotation) or not self.twins or self.hearing.way.twins:
+            return _plain(self._answered(probe))
+        # The other turns q and k: of one tensor, first the one and then the other.
+        each = [replace(probe, problem=replace(problem, q=x)) for x in (problem.q, problem.k)]
+        return torch.cat([self._answered(one) for one in each])
+
+    def _answered(self, probe: Probe) -> Tensor:
         way = self.hearing.way
         asked = replace(probe, problem=self.craft.posed(way, probe))
         reply = self.subject.call(way.request(asked))
         if reply.failure is not None:
             raise Unanswerable(f"{self.name}: {reply.failure.message}")
-        out = self.craft.ours(self.hearing, way.read(reply, asked))
-        if isinstance(probe.problem, Rotation) and not probe.problem.twins:
-            out = out[:1]  # q alone, where the other turns one tensor
-        return _plain(out)
+        return self.craft.ours(self.hearing, way.read(reply, asked))
 
     def exact(self, probe: Probe) -> tuple[Work, Tensor] | None:
+        if isinstance(probe.problem, Rotation):
+            probe = replace(probe, problem=replace(probe.problem, twins=self.twins))
         found = _exact(self.explanation, self.craft.line, probe)
         return None if found is None else (found[0], _plain(found[1]))
 

@@ -107,7 +107,7 @@ def kind_of(about: About) -> str | None:
         return "mask"
     if "weights" in found and len(tensors) == 1:
         return "entropy"
-    if len(tensors) >= 3 and not any(role_of(p.name) for p in tensors[:3]):
+    if len(tensors) >= 3 and all(role_of(p.name) in (None, "weights") for p in tensors[:3]):
         return "sdp"  # f(a, b, c)
     return None
 

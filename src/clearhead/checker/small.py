@@ -122,9 +122,14 @@ def _shown(
         work = explanation.work(LINE, probe)
         weights = None if work is None else work.weights
     own = None if weights is None or weights.ndim != 4 else weights[0]
+    if own is not None and bool(own.isnan().any()) and not bool(got.out.isnan().any()):
+        own = None  # hidden by a number: what a row that sees nothing does is not known
     found = pictured(probe, got.out, want.out, want.weights[0], own, manner.places is None,
                      manner.masks(request))  # fmt: skip
-    return replace(found, call=manner.words(probe.problem, probe.hands))
+    alone = manner.kind == "sdp" and "H" not in manner.layout
+    inputs = [(manner.own_names.get(name, name), x[0] if alone and name in "qkv" else x)
+              for name, x in found.inputs]  # fmt: skip
+    return replace(found, call=manner.words(probe.problem, probe.hands), inputs=tuple(inputs))
 
 
 def pictured(

@@ -21,10 +21,16 @@ def project(work: Work) -> None:
     if p.x is None:
         work.q, work.k, work.v = p.q, p.k, p.v
         return
-    work.q, work.k, work.v = (p.x @ W for W in (p.W.q, p.W.k, p.W.v))  # (B, T, heads D)
-    if p.W.biases is not None:
+    projected(work, p.x, p.x, p.x)
+
+
+def projected(work: Work, *three: Tensor) -> None:
+    """Queries, keys and values of what they are made of, (B, T, heads D)."""
+    W = work.p.W
+    work.q, work.k, work.v = (x @ w for x, w in zip(three, (W.q, W.k, W.v), strict=True))
+    if W.biases is not None:
         work.q, work.k, work.v = (
-            a + b for a, b in zip((work.q, work.k, work.v), p.W.biases, strict=False)
+            a + b for a, b in zip((work.q, work.k, work.v), W.biases, strict=False)
         )
 
 

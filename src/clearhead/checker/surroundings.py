@@ -86,6 +86,13 @@ def as_it_was() -> Iterator[None]:
         random.setstate(states[2])
 
 
+def stir() -> None:
+    """Random states that nobody has by chance: whoever sets a seed is then seen to do so."""
+    torch.manual_seed(732_918_405)
+    np.random.seed(732_918_405)  # noqa: NPY002
+    random.seed(732_918_405)
+
+
 def hear_warnings() -> None:
     """Each of them once, but for those that Python keeps from everybody but developers."""
     warnings.simplefilter("default")

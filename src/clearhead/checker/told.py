@@ -1,7 +1,7 @@
 """What is known beforehand of somebody's attention, and what is found to be a convention of it."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -53,11 +53,13 @@ class Reading:
     alibi: bool = False
     turn: Turn | None = None
     open: bool = False  # somebody said that the future must be seen
+    past: bool = False  # a window that is handed over hides the future too
 
     def of(self, problem: Problem) -> Problem:
         """The problem as this attention should solve it."""
+        windowed = self.past and problem.window is not None
         own: dict[str, Any] = {
-            "causal": problem.causal or self.causal,
+            "causal": problem.causal or self.causal or windowed,
             "align": self.align,
             "open": self.open,
         }
@@ -77,39 +79,64 @@ def usual_slopes(H: int) -> Tensor:
     return 2.0 ** (-8.0 * torch.arange(1, H + 1).double() / H)
 
 
-# A mask's own words, in a docstring or a comment: what True or 1 stands for.
-_TRUE = (
-    r"\b(?:true|1s?|ones?|nonzero)\b[`'\" ]*(?:=+|->|:|means?|marks?|where|for|values?|positions?|"
-    r"indicates?|entr\w+)"
+# A mask's own words, in a docstring or a comment: what True or 1 stands for, or False or 0.
+_IS = (
+    r"[`'\" ]*(?:=+|->|:|means?|marks?|where|for|at|on|values?|positions?|indicates?|entr\w+|if|"
+    r"denotes?|is|are)"
 )
+_TRUE, _FALSE = r"\b(?:true|1s?|ones?|non-?zero)\b" + _IS, r"\b(?:false|0s?|zeros?)\b" + _IS
+_SEEN = (
+    r"(?:may|can|should|attends?|attended|keeps?|kept|visible|allowed|takes? part|participates?|"
+    r"sees?|real|valid|actual|unmasked|non-?padd?\w*|not (?:padd?\w*|masked|ignored|hidden))\b"
+)
+_HIDDEN = (
+    r"(?:mask(?:ed)?(?: out)?|ignored?|blocked?|hidden|hides?|not (?:be )?(?:allowed|attend\w*)|"
+    r"disallow\w*|exclud\w+|padd?\w*|forbid\w*|prevent\w*|cannot|can't)\b"
+)
+# As far as it speaks of nothing else: of the other value, or of the other thing to do.
 _UP_TO = (
-    r"(?:(?!\b(?:false|0s?|zeros?|may|can|attends?|keeps?|kept|visible|allowed|should|takes?|"
-    r"participates?|sees?)\b)[^.\n]){0,80}?"
+    r"(?:(?!\b(?:true|1s?|ones?|false|0s?|zeros?|may|can|attends?|keeps?|kept|visible|allowed|"
+    r"should|takes?|participates?|sees?|real|valid|actual|unmasked|not|non-?padd?\w*)\b)"
+    r"[^.\n]){0,80}?\b"
 )
-HIDES = re.compile(
-    _TRUE
-    + _UP_TO
-    + r"(?:mask(?:ed)?(?: out)?|ignored?|blocked?|hidden|hides?|not (?:be )?(?:allowed|"
-    r"attend\w*)|disallow\w*|exclud\w+|padd\w+|forbid\w*|prevent\w*|cannot|can't)\b",
-    re.IGNORECASE,
-)
-SHOWS = re.compile(
-    _TRUE + r"[^.\n]{0,60}?\b(?:may|can|should|attends?|keeps?|kept|visible|allowed|takes? part|"
-    r"participates?|"
-    r"sees?)\b",
-    re.IGNORECASE,
-)
+_FAR = r"(?:(?!\b(?:true|1s?|ones?|false|0s?|zeros?)\b)[^.\n]){0,60}?\b"
+HIDES = (f"{_TRUE}{_UP_TO}{_HIDDEN}", f"{_FALSE}{_FAR}{_SEEN}")
+SHOWS = (f"{_TRUE}{_FAR}{_SEEN}", f"{_FALSE}{_UP_TO}{_HIDDEN}")
+ADDS = r"additive|\badd(ed|s)?\b|- ?inf|negative|minus infinity|finfo|-1e"  # where 0 may look
 
 
-def true_means(about: About) -> str | None:
-    """What its own words say that True in a mask means, "hide" or "attend"; the first such word."""
+def true_means(about: About, name: str = "") -> str | None:
+    """What its own words say that True in a mask means, "hide" or "attend"; the first such word.
+
+    name   of one of several masks: the words on this parameter alone
+    """
     comments = ". ".join(c for c in re.findall(r"#(.*)", about.source) if "mask" in c.lower())
     names = {parameter.name.lower().strip("_") for parameter in about.parameters}
-    words = re.sub(r"[`*\n]", " ", f"{about.doc}. {comments}")
-    hides, shows = HIDES.search(words), SHOWS.search(words)
+    words = f"{about.doc}. {comments}"
+    if name:
+        words, names = "\n".join(_words_on(about, name)), {name.lower().strip("_")}
+    words = re.sub(r"[`*\n]", " ", words)
+    many = 1 if re.search(ADDS, words, re.IGNORECASE) else 2
+    hides, shows = (
+        re.search("|".join(each[:many]), words, re.IGNORECASE) for each in (HIDES, SHOWS)
+    )
     if hides and not (shows and shows.start() < hides.start()):
         return "hide"
     if shows:
         return "attend"
     named = names & {"masked", "hide", "hidden_mask", "future_mask", "blocked"}
     return "hide" if named else None
+
+
+def _words_on(about: About, name: str) -> Iterator[str]:
+    """Lines of its docstring and comments that speak of this parameter, or go on doing so."""
+    comments = re.findall(r"#(.*)", about.source)
+    others = "|".join(re.escape(p.name.strip("*")) for p in about.parameters if p.name != name)
+    inside = False
+    for line in [*about.doc.splitlines(), *comments]:
+        if re.search(rf"\b{re.escape(name)}\b|\b(?:both|all|every) masks?\b", line):
+            inside = True
+        elif not line.strip() or (others and re.match(rf"\W*(?:{others})\b", line)):
+            inside = False
+        if inside:
+            yield line

@@ -1,5 +1,6 @@
 """Asking somebody's attention: each probe once, and what it answers in our own axes."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -7,6 +8,7 @@ from itertools import product
 import torch
 
 from clearhead.checker import projections
+from clearhead.checker.about import About
 from clearhead.checker.axes import Answer, Unanswerable
 from clearhead.checker.calls import Failure, Reply, Request, Subject
 from clearhead.checker.diagnosis import Tried
@@ -39,7 +41,7 @@ def manners(subject: Subject, kind: str, told: Told) -> Iterator[Manner]:
     """Ways of calling that may be meant, the likeliest first."""
     about = subject.about
     takes = roles(about.parameters)
-    forms = _forms(subject, kind, told, takes)
+    forms, padding = _forms(subject, kind, told, takes), _padding(subject, told, takes) or "hide"
     layouts = LAYOUTS[kind]
     said = told.layout or layout_in_words(about, layouts) if kind == "sdp" else told.layout
     if said:
@@ -52,8 +54,8 @@ def manners(subject: Subject, kind: str, told: Told) -> Iterator[Manner]:
                         H, G = _heads(kind, layout, takes, told)
                         if places is not None:
                             H, G = places.H, places.G
-                        yield Manner(about, kind, layout, mask, axes, table, numpy, turned, square,
-                                     places, H, G, values=told.values)  # fmt: skip
+                        yield Manner(about, kind, layout, mask, axes, padding, table, numpy, turned,
+                                     square, places, H, G, values=told.values)  # fmt: skip
 
 
 def _shapes(kind: str, takes: dict[str, str]) -> tuple[tuple[bool, bool], ...]:
@@ -95,22 +97,45 @@ def _forms(
     subject: Subject, kind: str, told: Told, takes: dict[str, str]
 ) -> tuple[tuple[str, int], ...]:
     """What a mask may be made of, and its axes."""
-    padding = next((USUAL[role] for role in takes if role in PADDING), None)
     if not {"mask", "bias"} & set(takes):
-        means = told.mask or true_means(subject.about) or padding or "attend"
-        return ((means if padding else "attend", 2),)
+        return ((_padding(subject, told, takes) or "attend", 2),)
+    several = bool(PADDING & set(takes))
     if told.mask is not None:
         forms: tuple[str, ...] = (told.mask,)
-    elif "mask" in takes and true_means(subject.about) == "hide":
+    elif "mask" in takes and true_means(subject.about, takes["mask"] if several else "") == "hide":
         forms = ("hide",)
     elif "mask" not in takes and "bias" in takes:
         forms = ("additive",)
+    elif kind == "teach":
+        forms = ("ones", "attend")
     else:
-        forms = ("ones", "attend") if kind == "teach" else ("attend", "ones", "additive")
+        forms = (
+            ("attend", "ones")
+            if _says_bool(subject.about, takes)
+            else ("attend", "ones", "additive")
+        )
     return tuple(
         (form, axes) for form in forms for axes in (2, 4, 3, 1)
-        if (form, axes) != ("additive", 1)
+        if axes > 1 or (form != "additive" and not PADDING & set(takes))
     )  # fmt: skip
+
+
+def _says_bool(about: About, takes: dict[str, str]) -> bool:
+    """Whether its words say that a mask is made of True and False, so that none is added."""
+    typed = any(p.name == takes.get("mask") and "bool" in p.annotation for p in about.parameters)
+    words = re.search(r"\bbool(ean)?\b[^.\n]{0,40}mask|mask[^.\n]{0,40}\bbool", about.doc, re.I)
+    means = true_means(about, takes["mask"]) if "mask" in takes else None
+    said = re.search(r"additive|added|-inf|bias", about.doc, re.I)
+    return bool(typed or words or means) and not said
+
+
+def _padding(subject: Subject, told: Told, takes: dict[str, str]) -> str | None:
+    """What a mask of keys is made of: as told, as its words say, or as is usual for its name."""
+    for role in sorted(PADDING & set(takes)):
+        alone = not {"mask", "bias"} & set(takes)
+        words = true_means(subject.about, "" if alone else takes[role])
+        return told.mask or words or USUAL[role]
+    return None
 
 
 def first(subject: Subject, manner: Manner, told: Told) -> Attempt:

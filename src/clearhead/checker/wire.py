@@ -18,13 +18,23 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import torch
 from torch import Tensor
 
-from clearhead.checker.calls import About, Failure, Own, Parameter, Reply, Request, Stub
+from clearhead.checker.calls import (
+    About,
+    Failure,
+    Own,
+    Parameter,
+    Reply,
+    Request,
+    Stub,
+    Text,
+)
 
 MOST = 256 * 2**20  # bytes of a frame
 HEAD = struct.Struct("<8sQQ")
 MAGIC = b"clearhd1"
 RECORDS: dict[str, Any] = {
-    record.__name__: record for record in (About, Failure, Own, Parameter, Reply, Request, Stub)
+    record.__name__: record
+    for record in (About, Failure, Own, Parameter, Reply, Request, Stub, Text)
 }
 DTYPES = {
     str(dtype): dtype

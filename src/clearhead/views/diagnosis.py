@@ -197,13 +197,15 @@ def example_lines(example: Example) -> Iterator[str]:
 
 def _input(name: str, array: Tensor, head: tuple[int, ...] = ()) -> list[str]:
     """An input as a small matrix under its name; whole where that fits."""
+    title = f"{readable(name, 24)} ({sized(array.shape)})"
+    if array.ndim == 3 and array.shape[0] > 1 and array.shape[1] == 1 and array.numel() <= 64:
+        title, array = f"{title}, a row a head", array[:, 0]
     for most in (24, 16, 8, 4, 2, 1):
         part = part_of(array, most=(8, most), head=head)
         grid = part.texts(part.got)
         wide = max((columns(text) for row in grid for text in row), default=1)
         if (wide + 1) * len(part.columns) <= WIDTH - 6:
             break
-    title = f"{readable(name, 24)} ({sized(array.shape)})"
     title += f": {part.cut}" if part.cut else ""
     return [title, *("".join(f" {text:>{wide}}" for text in row) for row in grid)]
 
@@ -295,7 +297,11 @@ def row(found: Diagnosis | Sequence[Diagnosis], file: str = "") -> dict[str, Any
         "mistakes": _joined(each, "mistakes"),
         "cautions": _joined(each, "cautions"),
         "seconds": round(sum(d.seconds for d in each), 2),
-        "trouble": " ".join(d.trouble or d.unexplained for d in each if d.trouble or d.unexplained),
+        "trouble": " ".join(
+            f"{d.target}: " * (len(each) > 1) + (d.trouble or d.unexplained)
+            for d in each
+            if d.trouble or d.unexplained
+        ),
     }
 
 

@@ -46,7 +46,9 @@ def folder_page(diagnoses: Sequence[Diagnosis], files: Sequence[str]) -> str:
     counts = [
         f"{sum(d.verdict == v for d in diagnoses)} {v}" for v in ("right", "wrong", "untried")
     ]
-    title = f"{counted(len(files), 'function')}: {', '.join(counts)}"
+    several = len(set(files)) < len(files)
+    title = counted(len(set(files)), "file") + f" with {len(files)} functions" * several
+    title += f": {', '.join(counts)}"
     body = [
         "<header>", f"<h1>{title}</h1>", "</header>",
         "<section aria-labelledby=all><h2 id=all>Every file</h2>",
@@ -60,8 +62,10 @@ def folder_page(diagnoses: Sequence[Diagnosis], files: Sequence[str]) -> str:
     for n, (d, file) in enumerate(zip(diagnoses, files, strict=True)):
         body += [
             f'<section class=one id=d{n} aria-labelledby=d{n}t>'
-            f'<h2 id=d{n}t class="verdict {_class(d.verdict)}">{safe(verdict(d), 400)}</h2>',
-            *_facts(d, file), *_parts(d, file, f"d{n}", 3), "</section>",
+            f'<h2 id=d{n}t class="verdict {_class(d.verdict)}">'
+            f'<span class=file>{safe(file, 200)}</span> {safe(verdict(d), 400)}</h2>',
+            *_facts(d, None), *_parts(d, file, f"d{n}", 3),
+            "<p class=back><a href=#all>Every file</a></p></section>",
         ]  # fmt: skip
     return document(title, body, _style())
 
@@ -123,7 +127,10 @@ def _parts(d: Diagnosis, file: str | None, uid: str, h: int) -> Iterator[str]:
     if d.conventions:
         yield from _section("How it does things", f"{uid}h", h, _conventions(d, f"{uid}h"))
     if d.tried:
-        yield from _section("What it was asked", f"{uid}a", h, _tried(d, f"{uid}a"))
+        body = [*_tried(d, f"{uid}a")]
+        if h > 2:  # one of many: folded
+            body = ["<details><summary>All probes</summary>", *body, "</details>"]
+        yield from _section("What it was asked", f"{uid}a", h, body)
 
 
 def _section(title: str, uid: str, h: int, body: Iterable[str]) -> Iterator[str]:
@@ -198,9 +205,10 @@ def _tried(d: Diagnosis, uid: str) -> Iterator[str]:
         came = safe(t.outcome, 40)
         came = f"<b class=off>{came}</b>" if t.outcome == "wrong" else came
         why = "; ".join(part for part in (t.why, t.note) if part)
-        off = "" if t.off is None else f"off by {t.off:.1g}"
+        off = "" if t.off is None else f"{t.off:.1g}"
         rows.append([safe(t.name, 80), came, off, safe(why, 400)])
-    yield from _table(("probe", "came out", "", "why it was asked"), rows, uid, "plain")
+    heads = ("probe", "came out", "off by", "why it was asked")
+    yield from _table(heads, rows, uid, "plain tries")
 
 
 def _table(
@@ -250,7 +258,9 @@ border-radius:3px;margin-bottom:2px;max-width:52rem}
 border-bottom:1px solid var(--line);text-align:left;overflow-wrap:anywhere;min-width:4.2rem}
 .plain td:not(:last-child){overflow-wrap:break-word}
 .plain thead th{color:var(--muted);font-weight:400}
-.plain a{color:var(--accent)}
+.plain a,.back a{color:var(--accent)}.tries td:not(:last-child){white-space:nowrap}
+.verdict .file{display:block;overflow-wrap:anywhere}.back{font-size:.9rem}
+summary{cursor:pointer;color:var(--accent)}
 .legends{display:flex;flex-wrap:wrap;gap:.4rem 2.4rem;margin-top:.8rem}
 figure{margin:0}figcaption{font-weight:600;margin-bottom:.3rem;overflow-wrap:anywhere}
 @media (max-width:36rem){.mistake .words{grid-template-columns:minmax(0,1fr)}

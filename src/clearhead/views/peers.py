@@ -25,6 +25,8 @@ def _lines(found: Comparison) -> Iterator[str]:
     answered = [each for each in found.met if each.apart is not None]
     if not answered:
         yield f"=== {found.a} and {found.b} have nothing in common that both could be asked ==="
+        for note in dict.fromkeys(each.note for each in found.met):
+            yield from wrapped(sentence(note), WIDTH)
     elif first is None:
         yield f"=== {found.a} and {found.b} agree ==="
     else:

@@ -56,7 +56,9 @@ def proof(d: Diagnosis) -> str:
     counts = {outcome: sum(t.outcome == outcome for t in d.tried)
               for outcome in ("right", "wrong", "refused")}  # fmt: skip
     parts = [f"{n} {outcome}" for outcome, n in counts.items() if outcome != "refused"]
-    parts += [f"{counts['refused']} could not be asked"] * (counts["refused"] > 0)
+    names = [readable(t.name, 40) for t in d.tried if t.outcome == "refused"]
+    which = ", ".join([*names[:3], *["..."] * (len(names) > 3)])
+    parts += [f"{counts['refused']} could not be asked ({which})"] * bool(names)
     total = counted(len(d.tried), "probe")
     return f"{total} (right answers known): {', '.join(parts)}."
 

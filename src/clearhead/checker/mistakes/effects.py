@@ -23,6 +23,14 @@ OBSERVED = (
         look="empty|self\\.|global|random|time",
     ),
     Mistake(
+        "inputs-mixed", "q, k, v", "queries, keys or values are not made of the input of that name",
+        "With one text for all inputs nothing is seen. Across two texts it looks at the wrong one, "
+        "or hands over what is not asked for.",
+        "q_proj(query), k_proj(key), v_proj(value); of x and a context: keys and values of the "
+        "context",
+        look=r"query|key|value|context|memory",
+    ),
+    Mistake(
         "inputs-changed", "side effects", "the call writes into its inputs",
         "Whoever uses the tensor afterwards, a residual connection above all, gets other numbers.",
         "scores = scores + mask instead of +=, x * s instead of x.mul_(s), masked_fill instead of "

@@ -110,6 +110,21 @@ def _split_across(work: Work) -> None:
 
 _ACROSS = {"split": _split_across, "expand": nothing, "see": _see_all_heads}
 
+
+def _folded(heads_first: bool) -> Step:
+    """The axes of texts and heads as one, and apart again in the other order."""
+
+    def merge(work: Work) -> None:
+        B, H = work.heads.shape[:2]
+        if heads_first:
+            work.heads = work.heads.transpose(0, 1).flatten(0, 1).unflatten(0, (B, H))
+        else:
+            work.heads = work.heads.flatten(0, 1).unflatten(0, (H, B)).transpose(0, 1)
+        steps.merge(work)
+
+    return merge
+
+
 HEADS = (
     Mistake(
         "heads-view", "heads", "heads are split by view alone, without the transpose",
@@ -118,6 +133,15 @@ HEADS = (
         "x.view(B, T, H, d_head).transpose(1, 2)",
         one(split=_split_by(_viewed)),
         also=("heads mixed into the batch: view(B * H, T, d_head)",), look=SPLIT,
+    ),
+    Mistake(
+        "heads-into-batch", "heads", "texts and heads are folded in one order, unfolded in another",
+        "With more than one text a text gets heads of others: the output depends on who is "
+        "beside it in the batch. A batch of one shows nothing.",
+        "fold and unfold alike: (B * n_heads, T, d_head) comes back as view(B, n_heads, ...)",
+        (("texts first, read as heads first", {"merge": _folded(heads_first=False)}),
+         ("heads first, read as texts first", {"merge": _folded(heads_first=True)})),
+        look=r"view|reshape|cat|chunk|repeat",
     ),
     Mistake(
         "merge-view", "heads", "heads are merged without transposing back",

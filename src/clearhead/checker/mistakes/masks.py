@@ -47,6 +47,12 @@ def _inverted(work: Work, sees: Tensor) -> Tensor:
     return ~sees
 
 
+def _inverted_of(keys: bool) -> Callable[[Work, Tensor], Tensor]:
+    """Of two masks the one: of keys, which has one row for all queries, or of pairs."""
+
+    return lambda work, sees: ~sees if (work.p.mask.shape[-2] == 1) == keys else sees
+
+
 def _all(work: Work, sees: Tensor) -> Tensor:
     return torch.ones_like(sees)
 
@@ -159,7 +165,10 @@ MASKS = (
         "because the answer can be read off, and the model can generate nothing. With a padding "
         "mask the texts are ignored and the padding is read.",
         "hide where the mask is False: scores.masked_fill(~mask, -inf)",
-        _variants(_inverted), look=MASK,
+        (*_variants(_inverted),
+         ("the mask of keys alone", {"see": _sees("given")(_inverted_of(keys=True))}),
+         ("the mask of pairs alone", {"see": _sees("given")(_inverted_of(keys=False))})),
+        look=MASK,
     ),
     Mistake(
         "mask-future-one", "mask", "each query sees one key of the future",

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from clearhead.checker import steps
-from clearhead.checker.line import Mistake, Step, Work, one
+from clearhead.checker.line import Changes, Mistake, Step, Work, one
 
 SOFTMAX = r"softmax|\bexp\("
 
@@ -46,6 +46,36 @@ def _sums_unkept(work: Work) -> None:
     """The sum of row j divides column j."""
     sums = _outcomes(work).logsumexp(dim=-1)
     work.weights = (_outcomes(work) - sums[..., None, :]).exp()
+
+
+def _shifted_unkept(work: Work) -> None:
+    """The same with the maximum of each row subtracted, which no longer cancels out."""
+    scores = _outcomes(work)
+    exps = (scores - scores.amax(dim=-1, keepdim=True)).exp()
+    work.weights = exps / exps.sum(dim=-1)[..., None, :]
+
+
+def _lowered(axis: int, hidden: float = -math.inf, whole: bool = False) -> Step:
+    """In float32, with one maximum for a whole map, or for all of them, and not one for each row:
+    rows whose scores lie far below it come out as 0 / 0."""
+
+    def weigh(work: Work) -> None:
+        scores = _outcomes(work)
+        scores = scores.masked_fill(scores == -math.inf, hidden).float()
+        most = scores.max() if whole else scores.amax(dim=(-2, -1), keepdim=True)
+        exps = (scores - most).exp()
+        weights = (exps / exps.sum(dim=axis, keepdim=True)).double()
+        work.weights = weights[..., : work.scores.shape[-1]]
+
+    return weigh
+
+
+def _of_a_map(axis: int) -> tuple[tuple[str, Changes], ...]:
+    return tuple(
+        (note, {"weigh": _lowered(axis, hidden, whole)})
+        for whole, whose in ((True, "of all scores"), (False, "of a map"))
+        for hidden, note in ((-math.inf, whose), (-1e9, f"{whose}, hidden by a large number"))
+    )
 
 
 def _naive_unkept(work: Work) -> None:
@@ -100,7 +130,9 @@ SOFTMAXES = (
         "softmax(dim=-1): the last axis is that of the keys",
         (("", {"weigh": _softmax_over(-2)}),
          ("hidden by a large number", {"weigh": _softmax_over(-2, hidden=-1e9)}),
-         ("and without the maximum", {"weigh": _naive(-2)})), look=SOFTMAX,
+         ("and without the maximum", {"weigh": _naive(-2)}),
+         *((f"and with the maximum {note}", changes) for note, changes in _of_a_map(-2))),
+        look=SOFTMAX,
     ),
     Mistake(
         "softmax-over-heads", "softmax", "the softmax runs over the heads",
@@ -130,6 +162,7 @@ SOFTMAXES = (
         "the sum of row j: no row sums to 1.",
         "exps / exps.sum(-1, keepdim=True)",
         (("", {"weigh": _sums_unkept}),
+         ("of powers below the row's maximum", {"weigh": _shifted_unkept}),
          ("and without the maximum", {"weigh": _naive_unkept})), look=SOFTMAX + "|sum",
     ),
     Mistake(
@@ -160,6 +193,13 @@ SOFTMAXES = (
         "exp(89) is more than float32 can hold: one large score makes NaN of a whole row.",
         "subtract scores.amax(dim=-1, keepdim=True) before exp, or use torch.softmax, which does",
         one(weigh=_no_maximum), look=SOFTMAX,
+    ),
+    Mistake(
+        "softmax-one-maximum", "softmax", "one maximum is subtracted from all rows of a map",
+        "Right until a row's scores lie some 90 below the largest of the map: then all its powers "
+        "are 0, and 0 / 0 makes NaN of the row.",
+        "subtract each row's own: scores.max(-1, keepdim=True) in torch, keepdims=True in numpy",
+        _of_a_map(-1), look=r"max\(",
     ),
     Mistake(
         "softmax-half", "softmax", "the softmax is computed in half precision",
