@@ -53,7 +53,7 @@ def folder_page(diagnoses: Sequence[Diagnosis], files: Sequence[str]) -> str:
         "<header>", f"<h1>{title}</h1>", "</header>",
         "<section aria-labelledby=all><h2 id=all>Every file</h2>",
         *_table(
-            ("file", "name", "verdict", "what is wrong", "notes"),
+            ("file", "name", "verdict", "what is wrong", ""),
             [_row(n, d, file) for n, (d, file) in enumerate(zip(diagnoses, files, strict=True))],
             "all",
         ),
@@ -76,7 +76,7 @@ def _row(n: int, d: Diagnosis, file: str) -> list[str]:
         f"<a href=#d{n}>{safe(file, 120)}</a>", safe(d.target, 80),
         f'<b class="verdict {_class(d.verdict)}">{safe(d.verdict)}</b>',
         safe(mistakes or d.trouble, 200),
-        safe(", ".join(each.name for each in d.cautions), 200),
+        safe("note: " * bool(d.cautions) + ", ".join(each.name for each in d.cautions), 200),
     ]  # fmt: skip
 
 

@@ -5,7 +5,9 @@ import torch
 from clearhead.checker import steps
 from clearhead.checker.line import Changes, Mistake, Step, Work, nothing, one
 
-SCALE = r"sqrt|\*\* ?\(?-?0?\.5|scal|(?<!/)/ ?\(?(self\.)?(d_k|d_head|head_dim|head_size)\b"
+SCALE = (
+    r"sqrt|\*\* ?\(?-? ?(0?\.5|1 ?/ ?2)|scal|(?<!/)/ ?\(?(self\.)?(d_k|d_head|head_dim|head_size)\b"
+)
 
 
 def _times(work: Work, factor: float) -> None:
