@@ -36,7 +36,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     told.add_argument("--layout", metavar="AXES", help="BHTD, BTHD, HTD, BTD, TD; of x: BTM, TM")
     told.add_argument(
         "--causal", action=argparse.BooleanOptionalAction, default=None,
-        help="no query sees later keys",
+        help="whether no query may see later keys",
     )  # fmt: skip
     told.add_argument(
         "--mask-means", dest="means", metavar="WHAT",

@@ -57,6 +57,8 @@ def orders(tensor: Tensor, axes: str, sizes: Mapping[str, int]) -> Iterable[str]
 
 
 def ours(tensor: Tensor, order: str, axes: str, sizes: Mapping[str, int]) -> Tensor:
+    if tensor.is_complex():
+        raise Unanswerable("the answer is of complex numbers")
     if tuple(tensor.shape) != tuple(sizes[letter] for letter in order):
         raise Unanswerable(
             f"the answer is {list(tensor.shape)} where {named(order, sizes)} was due"

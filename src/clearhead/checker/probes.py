@@ -205,7 +205,7 @@ def _hostile(manner: Manner, base: Problem, takes: set[str], masks: bool) -> Ite
                 "choose, and that is hidden from the others", close=1e-4)  # fmt: skip
     for low in (30.0, 3000.0):
         yield Probe(f"scores of -{low:g}", all_low(asked, low), hands,
-                    "visible scores below somebody's minus infinity",
+                    "visible scores lower than a number that some hide with",
                     close=1e-4)  # fmt: skip
     wide = problem_for(manner, seed=2, size=6.0)
     yield Probe("wide scores", asked.but(q=wide.q, k=wide.k, v=wide.v, x=wide.x, W=wide.W), hands,
@@ -228,7 +228,7 @@ def _far(manner: Manner, takes: set[str], masks: bool) -> Iterator[Probe]:
             long = long.but(x=long.x * rise)
         elif long.k is not None:
             long = long.but(k=long.k * rise)
-        yield Probe(f"{T} tokens", long, hands, "longer than a tile, with scores that rise",
+        yield Probe(f"{T} tokens", long, hands, "a longer text, whose scores rise",
                     close=1e-4)  # fmt: skip
 
 

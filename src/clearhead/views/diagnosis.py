@@ -193,6 +193,8 @@ def example_lines(example: Example) -> Iterator[str]:
         part = part_of(got, want)
         if bool(part.differs.any()):
             yield from _compared("The weights behind it", got, want, example.sides)
+    elif want is not None:
+        yield from _side_by_side([_input("the right weights", want)], WIDTH)
 
 
 def _input(name: str, array: Tensor, head: tuple[int, ...] = ()) -> list[str]:

@@ -71,7 +71,7 @@ OBSERVED = (
         look=r"1e9|1e4|finfo|masked_fill", caution=True,
     ),
     Mistake(
-        "numbers-nan", "numbers", "nothing but NaN comes out",
+        "numbers-nan", "numbers", "nothing but NaN or infinity comes out",
         "The loss is NaN from the first step on.",
         "look for 0 * inf, inf - inf and 0 / 0: a mask that is multiplied, a row that sees nothing",
         look=r"inf|mask|/|log",

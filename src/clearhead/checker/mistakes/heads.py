@@ -146,7 +146,8 @@ HEADS = (
     Mistake(
         "merge-view", "heads", "heads are merged without transposing back",
         "A token gets pieces of other tokens' outputs, the future's among them.",
-        "heads.transpose(1, 2).reshape(B, T, H * d_head)",
+        "heads and tokens change places before the merge: heads.transpose(-3, -2).reshape(..., T, "
+        "H * d_head)",
         one(merge=_merge_viewed), look=MERGE,
     ),
     Mistake(

@@ -191,7 +191,8 @@ SOFTMAXES = (
     Mistake(
         "softmax-overflow", "softmax", "the softmax overflows: the row's maximum is not subtracted",
         "exp(89) is more than float32 can hold: one large score makes NaN of a whole row.",
-        "subtract scores.amax(dim=-1, keepdim=True) before exp, or use torch.softmax, which does",
+        "subtract scores.amax(dim=-1, keepdim=True) before exp (numpy: max(-1, keepdims=True)), or "
+        "use torch.softmax, which does",
         one(weigh=_no_maximum), look=SOFTMAX,
     ),
     Mistake(
