@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import math
+import os
 import sys
 import warnings
 from functools import partial
@@ -441,6 +442,19 @@ def test_a_seed_that_is_set_within_a_call_is_seen_whatever_it_is(tmp_path):
     lines += "    torch.manual_seed(0)\n    return F.scaled_dot_product_attention(q, k, v)\n"
     (tmp_path / "seeded.py").write_text(lines)
     assert ch.check(f"{tmp_path}/seeded.py:attention").names == ("random-state",)
+
+
+def test_a_call_moves_neither_the_directory_nor_the_environment(tmp_path, monkeypatch):
+    def moving(q, k, v):
+        os.chdir(tmp_path)
+        os.environ["HEADS"] = "9"
+        os.environ.pop("KEPT", None)
+        return F.scaled_dot_product_attention(q, k, v)
+
+    monkeypatch.setenv("KEPT", "1")
+    before = os.getcwd(), dict(os.environ)
+    assert ch.check(moving).ok
+    assert (os.getcwd(), dict(os.environ)) == before
 
 
 def test_three_tensors_without_telling_names():

@@ -209,7 +209,7 @@ class _Fit:
         width = 15 if not others else 6
         self.width = 1 / width
         powers = [at / width for at in range(-2 * width, 2 * width + 1)]
-        self.error, self.power = min((self.worst(power, asked), power) for power in powers)
+        self.error, self.power = min((self.worst(power), power) for power in powers)
 
     @property
     def number(self) -> float:
@@ -219,16 +219,16 @@ class _Fit:
         own = Made(self.mistake, _about(10**power), self.step(10**power))
         return Explanation(self.reading, (own, *self.others))
 
-    def worst(self, power: float, asked: Sequence[Asked]) -> float:
+    def worst(self, power: float) -> float:
         tried = self.made(power)
-        errors = [off(tried, self.line, one) for one in asked]
+        errors = [off(tried, self.line, one) for one in self.asked]
         return sum(min(error, 10.0) for error in errors if error == error)  # NaN says nothing
 
     def refined(self) -> Explanation:
         width = self.width
         for _ in range(40):  # by thirds
             near = (self.power, self.power - width / 3, self.power + width / 3)
-            self.power = min(near, key=lambda power: self.worst(power, self.asked))
+            self.power = min(near, key=self.worst)
             width *= 0.7
         return self.made(self.power)
 
