@@ -56,6 +56,8 @@ def _attempts(subject: Subject, kind: str, told: Told) -> tuple[list[Attempt], l
         for manner in trying.manners(subject, kind, told):
             if manner.numpy and answered:
                 break  # it takes tensors
+            if manner.axes == 1 and any(other.manner.axes > 1 for other in answered):
+                continue  # it takes a mask of pairs, and is judged by that
             attempt = trying.first(subject, manner, told)
             if attempt.failure is None:
                 if any(_same(attempt, other) for other in answered):

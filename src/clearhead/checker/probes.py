@@ -203,6 +203,8 @@ def _hostile(manner: Manner, base: Problem, takes: set[str], masks: bool) -> Ite
         hands, asked = frozenset({"mask", "padding"}), base.but(mask=sees)
     yield Probe("large scores", large(asked), hands, "a score of 2000 that all who see it must "
                 "choose, and that is hidden from the others", close=1e-4)  # fmt: skip
+    yield Probe("large hidden scores", large(asked, hidden=True), hands, "a score of 2000 that no "
+                "query of a causal text both has and sees", close=1e-4)  # fmt: skip
     for low in (30.0, 3000.0):
         yield Probe(f"scores of -{low:g}", all_low(asked, low), hands,
                     "visible scores lower than a number that some hide with",
@@ -232,19 +234,20 @@ def _far(manner: Manner, takes: set[str], masks: bool) -> Iterator[Probe]:
                     close=1e-4)  # fmt: skip
 
 
-def large(problem: Problem, size: float = 2000.0) -> Problem:
-    """The last key's score is `size` for every query, all other scores are 0."""
+def large(problem: Problem, size: float = 2000.0, hidden: bool = False) -> Problem:
+    """The last key's score is `size` for every query, all other scores are 0; with `hidden` also
+    that of the last query, which alone sees this key in a causal text."""
     D = problem.head_size
     if problem.x is not None and problem.W is not None:
         x, W = torch.zeros_like(problem.x), problem.W
         T = x.shape[1]
         x[:, torch.arange(T), torch.arange(T)] = 1.0
         q, k = torch.zeros_like(W.q), torch.zeros_like(W.k)
-        q[:T, ::D], k[T - 1, ::D] = 10.0, size / 10 * D**0.5
+        q[: T - hidden, ::D], k[T - 1, ::D] = 10.0, size / 10 * D**0.5
         return problem.but(x=x, W=Projections(q, k, W.v, W.o, _none(W.biases)))
     assert problem.q is not None and problem.k is not None
     q, k = torch.zeros_like(problem.q), torch.zeros_like(problem.k)
-    q[..., 0], k[..., -1, 0] = 10.0, size / 10 * D**0.5
+    q[..., : q.shape[-2] - hidden, 0], k[..., -1, 0] = 10.0, size / 10 * D**0.5
     return problem.but(q=q, k=k)
 
 
