@@ -26,7 +26,7 @@ compiler = pytest.mark.skipif(
     shutil.which("g++") is None and shutil.which("clang++") is None,
     reason="inductor has no C++ compiler here",
 )
-inductor = pytest.param("inductor", marks=compiler)
+inductor = pytest.param("inductor", marks=[compiler, pytest.mark.slow])  # it compiles C++
 
 
 def text(width: int = 16) -> Tensor:
@@ -102,9 +102,7 @@ def layer_by_layer(model, **options):
 
 
 @pytest.mark.parametrize("how", [whole, in_place, layer_by_layer])
-@pytest.mark.parametrize(
-    "backend", ["eager", "aot_eager", pytest.param(inductor, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", inductor])
 @pytest.mark.parametrize("fullgraph", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_compiled_code_runs_as_it_is_and_is_heard(how, backend, fullgraph):
     torch._dynamo.reset()
