@@ -117,8 +117,8 @@ def about(target: Any, name: str | None = None) -> About:
 
 def helpers_of(written: Any, source: str) -> Iterator[Text]:
     """The functions in the same file that a text names, and those that they name."""
-    there = getattr(written, "__globals__", None)
-    there = there or vars(sys.modules.get(getattr(written, "__module__", ""), object))
+    module = sys.modules.get(getattr(written, "__module__", None) or "")
+    there = getattr(written, "__globals__", None) or (vars(module) if module else {})
     known, left = {id(written)}, [source]
     while left:
         for name in re.findall(r"\b[A-Za-z_]\w*(?=\()", left.pop()):

@@ -39,6 +39,20 @@ class Way(Protocol):
     def inputs(self, probe: Probe) -> tuple[tuple[str, Tensor], ...]: ...
 
 
+class OfTensors:
+    """A way whose first argument is a tensor, or an array of numpy."""
+
+    numpy: bool
+
+    @property
+    def plain(self) -> str | None:
+        return None if self.numpy else "0"
+
+    @property
+    def takes(self) -> str:
+        return "arrays" if self.numpy else "tensors"
+
+
 @dataclass(eq=False)
 class Hearing:
     """All that was asked in one way, and what was seen beside the answers."""

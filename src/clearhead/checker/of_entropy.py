@@ -14,7 +14,7 @@ from clearhead.checker.about import About, Parameter
 from clearhead.checker.arguments import LEFT_OUT
 from clearhead.checker.axes import Unanswerable
 from clearhead.checker.calls import Reply, Request, Subject
-from clearhead.checker.crafts import Craft, Hearing, called, required, shapes_in
+from clearhead.checker.crafts import Craft, Hearing, OfTensors, called, required, shapes_in
 from clearhead.checker.diagnosis import Convention, Found
 from clearhead.checker.lines import ENTROPY, POOLS, EntropyReading, Weights, queries_and_keys
 from clearhead.checker.matching import Explanation, Made
@@ -33,7 +33,7 @@ SAID = {"rows": "one for each query", "all": "the mean over everything",
 
 
 @dataclass(frozen=True, eq=False)
-class EntropyWay:
+class EntropyWay(OfTensors):
     """axes: how many the weights have; logits: their logarithms are handed over instead."""
 
     about: About
@@ -41,14 +41,6 @@ class EntropyWay:
     axes: int = 4
     numpy: bool = False
     logits: bool = False
-
-    @property
-    def plain(self) -> str | None:
-        return None if self.numpy else "0"
-
-    @property
-    def takes(self) -> str:
-        return "arrays" if self.numpy else "tensors"
 
     def request(self, probe: Probe, **rest: Any) -> Request:
         assert isinstance(probe.problem, Weights) and probe.problem.p is not None

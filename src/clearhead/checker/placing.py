@@ -146,9 +146,10 @@ def _told_turns(readings: Sequence[Reading], told: Told) -> list[Reading]:
 
 
 def any_rank(subject: Subject) -> bool:
-    """Whether it is written for any number of axes: it counts them from the last."""
+    """Whether it is written for any number of axes: it counts them from the last, or nobody can
+    read how it is written."""
     pattern = r"transpose\(-[12], ?-[12]\)|swapaxes\([^)]*-1|\.m[TH]\b|[\"']\.\.\.|permute\(\.\.\."
-    return bool(re.search(pattern, subject.about.source))
+    return not subject.about.source or bool(re.search(pattern, subject.about.source))
 
 
 def readings_of(

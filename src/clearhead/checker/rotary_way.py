@@ -11,7 +11,7 @@ from clearhead.checker.about import About, Parameter
 from clearhead.checker.arguments import LEFT_OUT
 from clearhead.checker.axes import Unanswerable
 from clearhead.checker.calls import Reply, Request
-from clearhead.checker.crafts import called, required
+from clearhead.checker.crafts import OfTensors, called, required
 from clearhead.checker.lines import Rotation
 from clearhead.checker.probes import Probe
 from clearhead.checker.problem import Problem, Turn
@@ -29,7 +29,7 @@ def _tensors(about: About) -> list[Parameter]:
 
 
 @dataclass(frozen=True, eq=False)
-class RotaryWay:
+class RotaryWay(OfTensors):
     """table: what cosines are handed over; wide: their axes, "" (T, ..), "B" (B, T, ..), and with
     "H" one of size 1 where the heads are."""
 
@@ -40,14 +40,6 @@ class RotaryWay:
     table: str = ""
     wide: str = ""
     D: int = 8
-
-    @property
-    def plain(self) -> str | None:
-        return None if self.numpy else "0"
-
-    @property
-    def takes(self) -> str:
-        return "arrays" if self.numpy else "tensors"
 
     @property
     def twins(self) -> bool:
