@@ -310,8 +310,8 @@ def test_a_library_that_fails_is_left_out(monkeypatch):
 @pytest.mark.parametrize("wide", [False, True])
 def test_multiply_adds_are_counted(wide, monkeypatch):
     threads = torch.get_num_threads()
-    bits = {"baseline": 128, "avx2": 256, "avx512": 512, "avx512bf16": 512}
-    sums = {"baseline": 12, "avx2": 12, "avx512": 16, "avx512bf16": 16}
+    bits = {"baseline": 128, "avx2": 256, "avx512": 512, "avx512bf16": 512, "amx": 512}
+    sums = {"baseline": 12, "avx2": 12, "avx512": 16, "avx512bf16": 16, "amx": 16}
     for number in range(native.instruction_set() + 1):
         monkeypatch.setattr(native, "instruction_set", lambda number=number: number)
         name = native.SETS[number]

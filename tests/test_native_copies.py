@@ -72,7 +72,10 @@ COPIES = {
         "(first / KEYS + (last > KEYS)) * KEYS; j0 < last; j0 += KEYS) {\n    int64_t",
     ),
     "tiles skip a key": ("least(j0 + KEYS, least", "least(j0 + KEYS - 1, least"),
-    "values not skipped with their keys": ("if (values) values += skip * GROUP;", ""),
+    "values not skipped with their keys": (
+        "if (values) values = columns_from(values, skip);",
+        "",
+    ),
     "the last lane's first key for all": (
         "reach->first = least(reach->first, q->low);",
         "reach->first = q->low;",
@@ -125,7 +128,7 @@ COPIES = {
     "an empty row is NaN": ("some = empty ? 1 : l", "some = l"),
     "a spoiled row is none": ("spoiled = l != l ||", "spoiled = 0 ||"),
     "all that is seen is -inf": ("|| (nothing && rows->seen[lane])", ""),
-    "bad values go unnoticed": ("zero += pack_columns", "pack_columns"),
+    "bad values go unnoticed": ("|| which == VALUES_SEEN)", ")"),
     "the exponential of float32": ("every(4.999999404e-1f)", "every(4.9999e-1f)"),
     "the exponential of float64": ("every(1.0 / 5040.0)", "every(1.0 / 5041.0)"),
     "ln 2 in one part": ("every(-1.428606820309417e-6f)", "every(0)"),
@@ -155,9 +158,12 @@ COPIES = {
         "if (0)\n    cap(c, span.to",
     ),
     "the slopes of other queries": ("slope ? slope + span.from * LANES : NULL", "slope"),
-    "a span begins a group late": ("to : from / GROUP * GROUP", "to : (from + 1) / GROUP * GROUP"),
+    "a span begins a group late": ("to : from / STEP * STEP", "to : (from + 1) / STEP * STEP"),
     "a span ends a query early": (", to};", ", to - (to - from > 1)};"),
-    "no scale in a column": ("to[d] *= (REAL)c->scale;", ";"),
+    "no scale in a column": (
+        "c->depth, factor, c->pairs ? 1 : 3, to));",
+        "c->depth, 1, c->pairs ? 1 : 3, to));",
+    ),
     "a weight by lse alone": ("s - high - low)", "s - high)"),
     # What a key receives
     "padding gives too": ("if (c->query_mask && !c->query_mask[b * c->T + i0 + i]) continue;", ""),
@@ -177,7 +183,7 @@ COPIES = {
     ),
     "g . out left out": ("load(rows->back.fixed + at) + sum", "load(rows->back.fixed + at)"),
     "g . out for q alone": (
-        "((REAL *)c->fixed)[rows->number[lane]] = rows->back.fixed[lane];",
+        "((REAL *)c->total)[rows->number[lane]] = rows->back.fixed[lane];",
         ";",
     ),
     "the first tile of queries skipped": (
@@ -193,12 +199,12 @@ COPIES = {
         "return exp_(*log_p)",
     ),
     "a spoiled query goes into a sum": (
-        "clear_row(room->query_columns, n, D, i);",
-        ";",
+        "scale, 3, spoiled, room->query_columns",
+        "scale, 3, NULL, room->query_columns",
     ),
     "what comes back into a spoiled row goes into a sum": (
-        "clear_row(room->g_columns, n, c->Dv, i);",
-        ";",
+        "1, 3, spoiled, room->g_columns",
+        "1, 3, NULL, room->g_columns",
     ),
     "k and v scaled again": ("one[lane] = 1;", "one[lane] = (REAL)c->scale;"),
     "q not scaled": ("scale[lane] = (REAL)c->scale;", "scale[lane] = 1;"),
@@ -215,11 +221,14 @@ COPIES = {
         "pack_rows(&c->v, b, (g + 1) % c->G,",
     ),
     "one head of a group": ("h < (g + 1) * group", "h < g * group + 1"),
-    "q by values out of step": ("room->values + skip * c->Dv", "room->values"),
-    "q by keys out of step": ("room->columns + skip * GROUP", "room->columns"),
-    "k by queries out of step": ("room->query_columns + from * GROUP", "room->query_columns"),
-    "v by g out of step": ("*g = room->g_columns + from * GROUP", "*g = room->g_columns"),
-    "k by g out of step": ("room->g + from * c->Dv", "room->g"),
+    "q by values out of step": ("rows_from(room->values, skip, c->Dv)", "room->values"),
+    "q by keys out of step": ("columns_from(room->columns, skip)", "room->columns"),
+    "k by queries out of step": (
+        "columns_from(room->query_columns, from)",
+        "room->query_columns",
+    ),
+    "v by g out of step": ("columns_from(room->g_columns, from)", "room->g_columns"),
+    "k by g out of step": ("rows_from(room->g, from, c->Dv)", "room->g"),
     "the lse of another tile": (
         "row = (t->b * c->H + t->h) * c->T + t->i0;",
         "row = (t->b * c->H + t->h) * c->T;",

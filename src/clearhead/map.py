@@ -17,7 +17,7 @@ from torch import Tensor
 from clearhead import cells
 from clearhead.bound import BoundRule
 from clearhead.cells import Pooled, Span
-from clearhead.engine import Attended, attention, inputs, tiled
+from clearhead.engine import Attended, attention, inputs, lines, tiled
 from clearhead.engine.tiles import (
     ELEMENTS,
     KEYS,
@@ -175,7 +175,7 @@ class AttentionMap:
     def received(self) -> Tensor:
         """The sum of each key's weights over the real queries, (B, H, S)."""
         lse = self._lse_of(0, self._bound.T)
-        total = tiled.column_sums(self._q, self._k, lse, self._bound)
+        total = lines.column_sums(self._q, self._k, lse, self._bound)
         return total.view(*self.shape[:-2], self.shape[-1])
 
     @_figures
@@ -183,7 +183,7 @@ class AttentionMap:
         """Every row's weight on key j, (B, H, T), in O(T D). IndexError if there is no such key."""
         j = cells.place(j, len(self.shape) - 1, self.shape)
         lse = self._lse_of(0, self._bound.T)
-        weight = tiled.on_key(self._q, self._k, self._bound, lse, j)
+        weight = lines.on_key(self._q, self._k, self._bound, lse, j)
         return weight.view(self.shape[:-1])
 
     @_figures
@@ -193,7 +193,7 @@ class AttentionMap:
         0 where there is no such key or it is hidden.
         """
         lse = self._lse_of(0, self._bound.T)
-        weight = tiled.on_lag(self._q, self._k, self._bound, lse, n)
+        weight = lines.on_lag(self._q, self._k, self._bound, lse, n)
         return weight.view(self.shape[:-1])
 
     @_figures

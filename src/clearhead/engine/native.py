@@ -26,7 +26,7 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _PROCESS = os.getpid()
 _FORWARD, _RECEIVED, _QUERY_GRADIENT, _KEY_GRADIENTS, _CELLS = range(5)  # Kind of call.h
-SETS = ("baseline", "avx2", "avx512", "avx512bf16")  # each better than the one before
+SETS = ("baseline", "avx2", "avx512", "avx512bf16", "amx")  # each better than the one before
 _DTYPES = {  # of call.h
     torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3, torch.bool: 4,
 }  # fmt: skip
@@ -61,10 +61,11 @@ class _Call(ctypes.Structure):
         *_fields(ctypes.c_int64, "figures"),
         *_fields(ctypes.c_void_p, "received"),
         *_fields(_Array, "g made"),
-        *_fields(ctypes.c_void_p, "fixed d_entropy dq dk dv"),
+        *_fields(ctypes.c_void_p, "fixed total d_entropy dq dk dv"),
         *_fields(ctypes.c_int64, "i0 i1 j0 j1"),
         *_fields(ctypes.c_void_p, "cells"),
-        *_fields(ctypes.c_int64, "kind next units per_unit bad"),
+        *_fields(ctypes.c_int64, "kind next units per_unit bad faint"),
+        ("largest", ctypes.c_int64 * 4),
         *_fields(ctypes.c_int64, "pairs depth"),
         *_fields(ctypes.c_void_p, "room"),
         *_fields(ctypes.c_int64, "room_size entered"),
@@ -216,13 +217,14 @@ def backward(
            if x is not None else None for x in (q, k, v)]  # fmt: skip
     d_q, d_k, d_v = new
     assert d_q is not None and d_k is not None
-    back = _of(lse) | {"fixed": fixed}
+    back = _of(lse) | {"fixed": fixed, "total": fixed.clone()}
     if d_entropy is not None:
         back["d_entropy"] = d_entropy.to(fixed.dtype).contiguous().resolve_neg()
     if d_out is None:
         v = out = None
     of_out = {"g": d_out, "made": out}
     _run(_QUERY_GRADIENT, q, k, v, bound, back | {"dq": d_q}, of_out)
+    fixed.copy_(back["total"])
     values = {} if v is None or d_v is None else {"dv": d_v}
     _run(_KEY_GRADIENTS, q, k, v, bound, back | {"dk": d_k} | values, of_out)
     return d_q, d_k, d_v if values or d_v is None else d_v.zero_()
@@ -270,7 +272,8 @@ def _run(
     start: int = 0, **numbers: int,
 ) -> _Call:  # fmt: skip
     """A call, done: with `arrays` that lie side by side in memory, and `more` that need not. Of
-    one head, q may be its rows from `start` on. Between two slices Python hears of signals."""
+    one head, q may be its rows from `start` on. Between two slices Python hears of signals. Numbers
+    that cannot be multiplied in parts go to the instruction set below: amx.h."""
     (B, H, T, D), (G, S), Dv = q.shape, k.shape[1:3], 0 if v is None else v.shape[-1]
     rows = slice(start, start + T)
     arrays = _rule(bound, rows) | arrays
@@ -288,13 +291,17 @@ def _run(
         **{name: x.data_ptr() for name, x in arrays.items()}, **numbers,
     )  # fmt: skip
     loaded, threads, here = _loaded(), torch.get_num_threads(), ctypes.byref(call)
-    which = instruction_set(), int(_wide(q) == torch.float64)
-    size = loaded.clearhead_plan(here, *which, threads)
-    # torch's own, so that it is counted
-    room = torch.empty(threads * size + 64, dtype=torch.uint8, device="cpu")
-    call.room = -(-room.data_ptr() // 64) * 64
-    while loaded.clearhead_attend(here, *which, threads, ctypes.c_double(SLICE), _team()):
-        pass
+    for number in range(instruction_set(), -1, -1):
+        which = number, int(_wide(q) == torch.float64)
+        call.next = call.bad = 0
+        size = loaded.clearhead_plan(here, *which, threads)
+        # torch's own, so that it is counted
+        room = torch.empty(threads * size + 64, dtype=torch.uint8, device="cpu")
+        call.room = -(-room.data_ptr() // 64) * 64
+        while loaded.clearhead_attend(here, *which, threads, ctypes.c_double(SLICE), _team()):
+            pass
+        if call.bad or not call.faint:
+            break
     return call
 
 

@@ -40,22 +40,39 @@ typedef struct {
 typedef struct {
   REAL *keys, *columns, *values;  // a tile's keys as rows and as columns, its values as rows
   REAL *s, *d, *slope;            // (keys, LANES)
+  REAL *gradients, *turned;       // d as it is multiplied; lanes being turned
   QueryRows *rows;
 } QueryRoom;
 
 // Adds g . out to `fixed`, for this pass and for the one that follows: summed like g . v is, so that
 // nothing is left of their difference where one key has all the weight.
-static void complete(const Call *c, QueryRows *rows) {
+static void complete(const Call *c, const QueryRoom *room, QueryRows *rows) {
   const Block *x = &rows->x;
-  pack_lanes(&c->made, x, c->Dv, 1, rows->dq);
+#if defined(AMX)  // what each query made, by what comes back into all: of these the diagonal
+  for (int lane = 0; lane < x->n; lane += GROUP) {
+    REAL made[GROUP][c->Dv], sums[GROUP * LANES];
+    int few = (int)least(GROUP, x->n - lane);
+    for (int i = 0; i < few; i++) {
+      const Query *q = &x->q[lane + i];
+      const REAL *row = row_of(&c->made, x->b, q->h, q->i, c->Dv, made[i]);
+      if (row != made[i]) memcpy(made[i], row, sizeof made[i]);
+    }
+    Array rows_made = {(const char *)made, {0, 0, sizeof made[0], sizeof(REAL)}, FLOAT32};
+    pack_rows(&rows_made, 0, 0, 0, few, c->Dv, 1, 3, room->values);
+    products(room->values, rows->g, sums, few, c->Dv, x->n_vecs, 3, 0);
+    for (int i = 0; i < few; i++) rows->back.fixed[lane + i] += sums[i * LANES + lane + i];
+  }
+#else
+  pack_lanes(&c->made, x, c->Dv, 1, room->turned);
   for (int at = 0; at < x->n_vecs * W; at += W) {
     vec sum = {0};
     for (int d = 0; d < c->Dv; d++)
-      sum = fma_(load(rows->g + d * LANES + at), load(rows->dq + d * LANES + at), sum);
+      sum = fma_(load(rows->g + d * LANES + at), load(room->turned + d * LANES + at), sum);
     store(rows->back.fixed + at, load(rows->back.fixed + at) + sum);
   }
+#endif
   for (int lane = 0; lane < x->n; lane++)
-    ((REAL *)c->fixed)[rows->number[lane]] = rows->back.fixed[lane];
+    ((REAL *)c->total)[rows->number[lane]] = rows->back.fixed[lane];
 }
 
 static void query_unit(Call *c, int64_t unit, const QueryRoom *room) {
@@ -67,34 +84,39 @@ static void query_unit(Call *c, int64_t unit, const QueryRoom *room) {
     QueryRows *rows = room->rows + r;
     Block *x = &rows->x;
     begin(c, b, g, from + r, x);
-    pack_lanes(&c->q, x, D, (REAL)c->scale, rows->q);
-    if (c->g.data) pack_lanes(&c->g, x, c->Dv, 1, rows->g);
+    pack_queries(c, x, room->turned, rows->q);
+    if (c->g.data) {
+      note(c, BACK_SEEN, pack_lanes(&c->g, x, c->Dv, 1, SPLIT ? room->turned : rows->g));
+      ready(room->turned, c->Dv, x->n_vecs, 3, rows->g);
+    }
     memset(&rows->back, 0, sizeof rows->back);
     for (int lane = 0; lane < x->n; lane++) {
       rows->number[lane] = row_number(c, x, lane);
       read_back(c, rows->number[lane], lane, &rows->back);
     }
-    if (c->g.data) complete(c, rows);
+    if (c->g.data) complete(c, room, rows);
     memset(rows->dq, 0, size);
     first = least(first, x->reach.first);
     last = most(last, x->reach.last);
   }
   for (int64_t j0 = first / KEYS * KEYS; j0 < last; j0 += KEYS) {
     int m = (int)(least(j0 + KEYS, last) - j0);
-    pack_rows(&c->k, b, g, j0, m, D, room->keys);
-    pack_columns(&c->k, b, g, j0, m, D, room->columns);
-    if (c->g.data) pack_rows(&c->v, b, g, j0, m, c->Dv, room->values);
+    pack_key_rows(c, b, g, j0, m, room->keys);
+    pack_columns(&c->k, b, g, j0, m, D, 1, 3, NULL, room->columns);
+    if (c->g.data)
+      note(c, VALUES_SEEN, pack_rows(&c->v, b, g, j0, m, c->Dv, 1, 3, room->values));
     for (int r = 0; r < n; r++) {
       QueryRows *rows = room->rows + r;
       const Block *x = &rows->x;
       const Back *back = &rows->back;
       if (x->reach.last <= j0 || x->reach.first >= j0 + m) continue;
-      int skip = (int)most(0, x->reach.first - j0) / GROUP * GROUP;
+      int skip = (int)most(0, x->reach.first - j0) / STEP * STEP;
       int few = (int)least(m, x->reach.last - j0) - skip;
       if (nothing_shown(c, b, x->q, x->n, j0 + skip, few)) continue;
-      score(c, x, rows->q, room->keys + skip * D, j0 + skip, few, room->s, room->slope, seen);
-      const REAL *values = room->values + skip * c->Dv, *columns = room->columns + skip * GROUP;
-      if (c->g.data) products(values, rows->g, room->d, few, c->Dv, x->n_vecs);
+      const REAL *keys = rows_from(room->keys, skip, D), *columns = columns_from(room->columns, skip);
+      const REAL *values = rows_from(room->values, skip, c->Dv);
+      score(c, x, rows->q, keys, j0 + skip, few, room->s, room->slope, seen);
+      if (c->g.data) products(values, rows->g, room->d, few, c->Dv, x->n_vecs, 3, 0);
       for (int at = 0; at < x->n_vecs * W; at += W) {
         vec high = load(back->high + at), low = load(back->low + at), p;
         vec fixed = load(back->fixed + at), entropy = load(back->entropy + at);
@@ -105,7 +127,8 @@ static void query_unit(Call *c, int64_t unit, const QueryRoom *room) {
           store(d, slope_of(load(room->s + j * LANES + at), gv, slope, high, low, fixed, entropy, &p));
         }
       }
-      add_products(columns, m, room->d, rows->dq, D, few, x->n_vecs);
+      const REAL *d = ready_weights(room->d, few, x->n_vecs, room->gradients);
+      add_products(columns, m, d, rows->dq, D, few, x->n_vecs, 3);
     }
   }
   REAL scale[LANES];
@@ -126,41 +149,37 @@ typedef struct {
 typedef struct {
   REAL *queries, *query_columns, *g, *g_columns;  // a tile's queries, and what comes back into them
   REAL *s, *d, *slope;                            // (queries, LANES)
+  REAL *weights, *gradients, *turned;             // s and d as they are multiplied; lanes being turned
   KeyColumns *columns;
 } KeyRoom;
 
-// Zeros in row i of n that are packed as columns.
-static void clear_row(REAL *columns, int n, int width, int i) {
-  for (int d = 0; d < width; d += GROUP)
-    memset(columns + (size_t)d * n + i * GROUP, 0, sizeof(REAL) * GROUP);
-}
-
-INLINE int all_finite(const REAL *x, int n) {
+INLINE int all_finite(const REAL *x, int n, REAL factor) {
   REAL zero = 0;
-  for (int d = 0; d < n; d++) zero += x[d] * 0;
+  for (int d = 0; d < n; d++) zero += x[d] * factor * 0;
   return zero == 0;
 }
 
 // A tile's queries and what comes back into them. A query may hold anything, and so may what comes
 // back into a spoiled row: zeros in their place keep them from the keys that are hidden from it, and
 // the others are NaN by its weights.
-static void pack_tile(const Call *c, const Tile *t, const KeyRoom *room) {
+static void pack_tile(Call *c, const Tile *t, const KeyRoom *room) {
   const REAL *lse = (const REAL *)c->lse + (t->b * c->H + t->h) * c->T + t->i0;
-  int D = c->D, n = t->n;
+  REAL query[c->D + 1], scale = (REAL)c->scale;
+  uint8_t spoiled[QUERIES];
+  int n = t->n;
+  for (int i = 0; i < n; i++) {
+    const REAL *row = row_of(&c->q, t->b, t->h, t->i0 + i, c->D, query);
+    spoiled[i] = !all_finite(row, c->D, scale);
+  }
   pack_tile_queries(c, t, room->queries);
-  Array packed = {(const char *)room->queries, {0, 0, sizeof(REAL) * D, sizeof(REAL)},
-                  SINGLE ? FLOAT32 : FLOAT64};
-  if (is_nan(pack_columns(&packed, 0, 0, 0, n, D, room->query_columns)))
-    for (int i = 0; i < n; i++)
-      if (!all_finite(room->queries + i * D, D)) clear_row(room->query_columns, n, D, i);
+  pack_columns(&c->q, t->b, t->h, t->i0, n, c->D, scale, 3, spoiled, room->query_columns);
   if (!c->g.data) return;
-  pack_rows(&c->g, t->b, t->h, t->i0, n, c->Dv, room->g);
-  pack_columns(&c->g, t->b, t->h, t->i0, n, c->Dv, room->g_columns);
-  for (int i = 0; i < n; i++)
-    if (lse[i] != lse[i]) clear_row(room->g_columns, n, c->Dv, i);
+  for (int i = 0; i < n; i++) spoiled[i] = lse[i] != lse[i];
+  note(c, BACK_SEEN, pack_rows(&c->g, t->b, t->h, t->i0, n, c->Dv, 1, 3, room->g));
+  pack_columns(&c->g, t->b, t->h, t->i0, n, c->Dv, 1, 3, spoiled, room->g_columns);
 }
 
-static void key_tile(const Call *c, const Tile *t, const KeyRoom *room, const KeyColumns *to) {
+static void key_tile(Call *c, const Tile *t, const KeyRoom *room, const KeyColumns *to) {
   const Keys *x = &to->x;
   int64_t row = (t->b * c->H + t->h) * c->T + t->i0;
   Span span = span_of(t, x);
@@ -168,7 +187,7 @@ static void key_tile(const Call *c, const Tile *t, const KeyRoom *room, const Ke
   if (!n || nothing_shown(c, t->b, t->q + from, n, x->j0, x->n)) return;
   REAL *s_from = room->s + from * LANES, *d_from = room->d + from * LANES;
   score_crossed(c, t, span, x, room->queries, to->k, room->s, room->slope);
-  if (c->g.data) products(room->g + from * c->Dv, to->v, d_from, n, c->Dv, x->n_vecs);
+  if (c->g.data) products(rows_from(room->g, from, c->Dv), to->v, d_from, n, c->Dv, x->n_vecs, 3, 1);
   for (int i = span.from; i < span.to; i++) {
     Back back;
     read_back(c, row + i, 0, &back);
@@ -182,9 +201,11 @@ static void key_tile(const Call *c, const Tile *t, const KeyRoom *room, const Ke
       store(s, p);
     }
   }
-  const REAL *g = room->g_columns + from * GROUP, *q = room->query_columns + from * GROUP;
-  if (c->g.data) add_products(g, t->n, s_from, to->dv, c->Dv, n, x->n_vecs);
-  add_products(q, t->n, d_from, to->dk, c->D, n, x->n_vecs);
+  const REAL *g = columns_from(room->g_columns, from), *q = columns_from(room->query_columns, from);
+  const REAL *p = ready_weights(s_from, n, x->n_vecs, room->weights);
+  if (c->g.data) add_products(g, t->n, p, to->dv, c->Dv, n, x->n_vecs, 3);
+  const REAL *d = ready_weights(d_from, n, x->n_vecs, room->gradients);
+  add_products(q, t->n, d, to->dk, c->D, n, x->n_vecs, 3);
 }
 
 static void key_unit(Call *c, int64_t unit, const KeyRoom *room) {
@@ -195,8 +216,11 @@ static void key_unit(Call *c, int64_t unit, const KeyRoom *room) {
   for (int r = 0; r < n; r++) {
     KeyColumns *to = room->columns + r;
     to->x = keys_from(b, g, first + r * LANES, c->S);
-    pack_keys(&c->k, &to->x, c->D, to->k);
-    if (c->g.data) pack_keys(&c->v, &to->x, c->Dv, to->v);
+    pack_key_lanes(c, &to->x, room->turned, to->k);
+    if (c->g.data) {
+      note(c, VALUES_SEEN, pack_keys(&c->v, &to->x, c->Dv, SPLIT ? room->turned : to->v));
+      ready(room->turned, c->Dv, to->x.n_vecs, 3, to->v);
+    }
     memset(to->dk, 0, sizeof(REAL) * LANES * whole_groups(c->D));
     memset(to->dv, 0, sizeof(REAL) * LANES * whole_groups(c->Dv));
   }

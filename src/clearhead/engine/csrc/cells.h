@@ -18,7 +18,7 @@ static void cells_unit(Call *c, int64_t unit, const ColumnRoom *room) {
     Span span = span_of(&t, &x);
     REAL *to = (REAL *)c->cells + row0 * wide + (j0 - c->j0);
     if (span.from < span.to) {
-      pack_key_lanes(c, &x, room->keys);
+      pack_key_lanes(c, &x, room->turned, room->keys);
       score_crossed(c, &t, span, &x, room->queries, room->keys, room->s, NULL);
     }
     for (int i = 0; i < t.n; i++, to += wide) {

@@ -34,31 +34,36 @@ static Keys keys_from(int64_t b, int64_t g, int64_t j0, int64_t j1) {
 }
 
 // What each key of a block has in an array, turned into lanes: (width, LANES).
-static void pack_keys(const Array *from, const Keys *x, int width, REAL *to) {
+static vec pack_keys(const Array *from, const Keys *x, int width, REAL *to) {
+  vec seen = {0};
   REAL room[W][width + 1], nothing[width + 1];
   memset(nothing, 0, sizeof nothing);
   for (int at = 0; at < x->n_vecs * W; at += W) {
     const REAL *rows[W];
     for (int i = 0; i < W; i++)
       rows[i] = at + i < x->n ? row_of(from, x->b, x->g, x->j0 + at + i, width, room[i]) : nothing;
+    for (int i = 0; i < W && SPLIT; i++) look_at(rows[i], width, &seen);
     turn_rows(rows, width, 1, to + at);
   }
+  return seen;
 }
 
-// A tile's queries for scores, (groups, GROUP, depth); in pairs they are not scaled yet.
-static void pack_tile_queries(const Call *c, const Tile *t, REAL *to) {
+// A tile's queries for scores; of bfloat16 that is multiplied as it is they are not scaled yet.
+static void pack_tile_queries(Call *c, const Tile *t, REAL *to) {
   Array q = packed(c, &c->q);
-  pack_rows(&q, t->b, t->h, t->i0, t->n, c->depth, to);
-  for (int d = 0; d < t->n * c->depth && !c->pairs; d++) to[d] *= (REAL)c->scale;
+  REAL factor = c->pairs ? 1 : (REAL)c->scale;
+  note(c, QUERIES_SEEN,
+       pack_rows(&q, t->b, t->h, t->i0, t->n, c->depth, factor, c->pairs ? 1 : 3, to));
 }
 
-// Keys of a block for scores, (depth, LANES).
-static void pack_key_lanes(const Call *c, const Keys *x, REAL *to) {
+// Keys of a block for scores, (depth, LANES); `turned` is room for lanes.
+static void pack_key_lanes(Call *c, const Keys *x, REAL *turned, REAL *to) {
   Array k = packed(c, &c->k);
-  pack_keys(&k, x, c->depth, to);
+  note(c, KEYS_SEEN, pack_keys(&k, x, c->depth, SPLIT ? turned : to));
+  ready(turned, c->depth, x->n_vecs, c->pairs ? 1 : 3, to);
 }
 
-// The queries from:to of a tile, the first in a whole group, outside of which none sees any of these
+// The queries from:to of a tile, the first at a whole step, outside of which none sees any of these
 // keys; from is to where there are none.
 typedef struct {
   int from, to;
@@ -69,7 +74,7 @@ INLINE Span span_of(const Tile *t, const Keys *x) {
   int from = 0, to = t->n;
   while (from < to && (t->q[from].low >= j1 || t->q[from].high <= j0)) from++;
   while (to > from && (t->q[to - 1].low >= j1 || t->q[to - 1].high <= j0)) to--;
-  return (Span){from == to ? to : from / GROUP * GROUP, to};
+  return (Span){from == to ? to : from / STEP * STEP, to};
 }
 
 static void shape_crossed(
@@ -101,7 +106,7 @@ static void score_crossed(
     const Call *c, const Tile *t, Span span, const Keys *x, const REAL *queries, const REAL *keys,
     REAL *s, REAL *slope) {
   int n = span.to - span.from;
-  multiply(c, queries + span.from * c->depth, keys, n, x->n_vecs, s + span.from * LANES);
+  multiply(c, rows_from(queries, span.from, c->depth), keys, n, x->n_vecs, 1, s + span.from * LANES);
   if (c->softcap > 0 || c->alibi || c->bias.data) shape_crossed(c, t, span, x, s, slope);
   if (x->j0 >= t->reach.all_from && x->j0 + x->n <= t->reach.all_to &&
       !anything_hidden(c, t->b, t->q + span.from, n, x->j0, x->n))

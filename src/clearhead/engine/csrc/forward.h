@@ -22,9 +22,9 @@ typedef struct {
   REAL u[LANES], c[LANES];        // c with the keys counted from the tile's first
 } Sums;
 
-static void begin_rows(const Call *c, int64_t b, int64_t g, int64_t n, Rows *rows) {
+static void begin_rows(Call *c, int64_t b, int64_t g, int64_t n, REAL *turned, Rows *rows) {
   begin(c, b, g, n, &rows->x);
-  pack_queries(c, &rows->x, rows->q);
+  pack_queries(c, &rows->x, turned, rows->q);
   memset(rows->o, 0, sizeof(REAL) * LANES * whole_groups(c->Dv));
   for (int lane = 0; lane < LANES; lane++) {
     rows->m[lane] = FINITE_MIN;
@@ -155,11 +155,19 @@ static void add_distance(Rows *rows, int64_t j0, int n, const REAL *p, const Sum
     if (own[lane] > 0) rows->a[lane] += apart[lane];
 }
 
+// Room for a thread: the tile, packed, its scores and weights, queries being turned into lanes, and
+// the rows of as many blocks as share the tile.
+typedef struct {
+  REAL *keys, *values, *s, *weights, *turned;
+  Rows *rows;
+} Room;
+
 INLINE void absorb_(
     const Call *call, Rows *rows, const REAL *keys, const REAL *values, int64_t apart, int64_t j0,
-    int n, REAL *s, int figures) {
+    int n, const Room *room, int figures) {
   REAL old[LANES];
   Sums t = {0};
+  REAL *s = room->s;
   int width = rows->x.n_vecs * W;
   score(call, &rows->x, rows->q, keys, j0, n, s, NULL, rows->seen);
   if (call->key_scores) read_picks(call, rows, j0, n, s);
@@ -176,19 +184,22 @@ INLINE void absorb_(
       rows->c[lane] += (double)j0 * l + t.c[lane];
     }
   }
-  if (values) add_products(values, apart, s, rows->o, call->Dv, n, rows->x.n_vecs);
+  if (!values) return;
+  const REAL *weights = ready_weights(s, n, rows->x.n_vecs, room->weights);
+  add_products(values, apart, weights, rows->o, call->Dv, n, rows->x.n_vecs, parts_of(&call->v));
 }
 
 // The keys j0:j1 of a tile, packed, as far as the block sees any of them.
 static __attribute__((noinline)) void absorb(
-    const Call *c, Rows *rows, const REAL *keys, const REAL *values, int64_t j0, int64_t j1, REAL *s) {
-  int64_t skip = most(0, rows->x.reach.first - j0) / GROUP * GROUP, apart = j1 - j0;
+    const Call *c, Rows *rows, const REAL *keys, const REAL *values, int64_t j0, int64_t j1,
+    const Room *room) {
+  int64_t skip = most(0, rows->x.reach.first - j0) / STEP * STEP, apart = j1 - j0;
   int n = (int)(least(j1, rows->x.reach.last) - j0 - skip);
   if (nothing_shown(c, rows->x.b, rows->x.q, rows->x.n, j0 + skip, n)) return;
-  keys += skip * c->depth;
-  if (values) values += skip * GROUP;
-  if (c->figures) absorb_(c, rows, keys, values, apart, j0 + skip, n, s, 1);
-  else absorb_(c, rows, keys, values, apart, j0 + skip, n, s, 0);
+  keys = rows_from(keys, skip, c->depth);
+  if (values) values = columns_from(values, skip);
+  if (c->figures) absorb_(c, rows, keys, values, apart, j0 + skip, n, room, 1);
+  else absorb_(c, rows, keys, values, apart, j0 + skip, n, room, 0);
 }
 
 // The results of rows that have seen all their keys; a sink is one more outcome.
@@ -235,32 +246,27 @@ static void finish_rows(const Call *c, const Rows *rows) {
   if (c->out) put_lanes(rows->o, c->Dv, x->n, share, c->out, c->q.dtype, number);
 }
 
-// Room for a thread: the tile, packed, its weights, and the rows of as many blocks as share it.
-typedef struct {
-  REAL *keys, *values, *s;
-  Rows *rows;
-} Room;
-
 static void forward_unit(Call *c, int64_t unit, Room *room) {
   int64_t per_head = blocks_per_key_head(c), at = unit / (c->B * c->G) * c->per_unit;
   int64_t b = unit % (c->B * c->G) / c->G, g = unit % c->G, last = 0, first = c->S;
   int n = least(c->per_unit, per_head - at);
   for (int r = 0; r < n; r++) {
     Rows *rows = room->rows + r;
-    begin_rows(c, b, g, at + r, rows);
+    begin_rows(c, b, g, at + r, room->turned, rows);
     if (rows->x.reach.first >= rows->x.reach.last) continue;
     first = least(first, rows->x.reach.first);
     last = most(last, rows->x.reach.last);
   }
   for (int64_t j0 = first / KEYS * KEYS; j0 < last; j0 += KEYS) {
     int64_t j1 = least(j0 + KEYS, least(c->S, last));
-    vec zero = pack_key_rows(c, b, g, j0, j1 - j0, room->keys);
-    if (c->out) zero += pack_columns(&c->v, b, g, j0, j1 - j0, c->Dv, room->values);
-    if (is_nan(zero)) __atomic_store_n(&c->bad, 1, __ATOMIC_RELAXED);
+    pack_key_rows(c, b, g, j0, j1 - j0, room->keys);
+    if (c->out)
+      note(c, VALUES_SEEN,
+           pack_columns(&c->v, b, g, j0, j1 - j0, c->Dv, 1, parts_of(&c->v), NULL, room->values));
     for (int r = 0; r < n; r++) {
       Rows *rows = room->rows + r;
       if (rows->x.reach.last <= j0 || rows->x.reach.first >= j1) continue;
-      absorb(c, rows, room->keys, c->out ? room->values : NULL, j0, j1, room->s);
+      absorb(c, rows, room->keys, c->out ? room->values : NULL, j0, j1, room);
     }
   }
   for (int r = 0; r < n; r++) finish_rows(c, room->rows + r);

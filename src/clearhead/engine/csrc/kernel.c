@@ -1,4 +1,4 @@
-// The kernel for one instruction set and one kind of number: built six times, by the files beside
+// The kernel for one instruction set and one kind of number: built seven times, by the files beside
 // it. Those say REAL, INT and NAME, and switch the instruction set on.
 #include <math.h>
 
@@ -11,7 +11,7 @@
 
 // Blocks that share a packed tile, and bytes of theirs; and steps of vectors in a unit, which are about
 // a fifth of a second, for Ctrl-C is heard between units.
-enum { TOGETHER = 16, NEAR = 1 << 19, LONG = 1 << 29 };
+enum { TOGETHER = 768 / LANES, NEAR = 1 << 19, LONG = 1 << 29 };
 
 // The steps of vectors that a block takes, if it sees all: a sum of products for each cell, and the
 // rest of what is done to it.
@@ -84,16 +84,17 @@ typedef union {
 
 static void lay_out(const Call *c, Space *space, AnyRoom *room) {
   int64_t D = c->D, Dv = c->Dv, n = c->per_unit, tile = KEYS + GROUP, tall = QUERIES + GROUP;
-  int64_t lanes_D = LANES * whole_groups(D), lanes_Dv = LANES * whole_groups(Dv);
   switch (c->kind) {
     case FORWARD: {
       Room *r = &room->forward;
-      r->keys = numbers(space, tile * D);
-      r->values = numbers(space, KEYS * whole_groups(Dv));
+      r->keys = numbers(space, rows_size(KEYS, D));
+      r->values = numbers(space, columns_size(KEYS, Dv));
       r->s = numbers(space, tile * LANES);
+      r->weights = numbers(space, SPLIT * lanes_size(KEYS));
+      r->turned = numbers(space, SPLIT * D * LANES);
       r->rows = part(space, n * sizeof(Rows));
       for (int64_t i = 0; i < n; i++) {
-        REAL *q = numbers(space, lanes_D), *o = numbers(space, lanes_Dv);
+        REAL *q = numbers(space, lanes_size(D)), *o = numbers(space, LANES * whole_groups(Dv));
         if (space->base) r->rows[i].q = q, r->rows[i].o = o;
       }
       break;
@@ -101,40 +102,46 @@ static void lay_out(const Call *c, Space *space, AnyRoom *room) {
     case CELLS:
     case RECEIVED: {
       ColumnRoom *r = &room->column;
-      r->queries = numbers(space, tall * D);
+      r->queries = numbers(space, rows_size(QUERIES, D));
       r->s = numbers(space, tall * LANES);
-      r->keys = numbers(space, n * D * LANES);
+      r->keys = numbers(space, n * lanes_size(D));
+      r->turned = numbers(space, SPLIT * D * LANES);
       break;
     }
     case QUERY_GRADIENT: {
       QueryRoom *r = &room->query;
-      r->keys = numbers(space, tile * D);
-      r->columns = numbers(space, KEYS * whole_groups(D));
-      r->values = numbers(space, tile * Dv);
+      r->keys = numbers(space, rows_size(KEYS, D));
+      r->columns = numbers(space, columns_size(KEYS, D));
+      r->values = numbers(space, rows_size(most(KEYS, SPLIT * GROUP), Dv));
       r->s = numbers(space, tile * LANES);
       r->d = numbers(space, tile * LANES);
       r->slope = numbers(space, c->softcap > 0 ? tile * LANES : 0);
+      r->gradients = numbers(space, SPLIT * lanes_size(KEYS));
+      r->turned = numbers(space, LANES * most(D, Dv));
       r->rows = part(space, n * sizeof(QueryRows));
       for (int64_t i = 0; i < n; i++) {
-        REAL *q = numbers(space, lanes_D), *g = numbers(space, lanes_Dv);
-        REAL *dq = numbers(space, most(lanes_D, lanes_Dv));
+        REAL *q = numbers(space, lanes_size(D)), *g = numbers(space, lanes_size(Dv));
+        REAL *dq = numbers(space, LANES * whole_groups(D));
         if (space->base) r->rows[i].q = q, r->rows[i].g = g, r->rows[i].dq = dq;
       }
       break;
     }
     default: {
       KeyRoom *r = &room->key;
-      r->queries = numbers(space, tall * D);
-      r->query_columns = numbers(space, QUERIES * whole_groups(D));
-      r->g = numbers(space, tall * Dv);
-      r->g_columns = numbers(space, QUERIES * whole_groups(Dv));
+      r->queries = numbers(space, rows_size(QUERIES, D));
+      r->query_columns = numbers(space, columns_size(QUERIES, D));
+      r->g = numbers(space, rows_size(QUERIES, Dv));
+      r->g_columns = numbers(space, columns_size(QUERIES, Dv));
       r->s = numbers(space, tall * LANES);
       r->d = numbers(space, tall * LANES);
       r->slope = numbers(space, c->softcap > 0 ? tall * LANES : 0);
+      r->weights = numbers(space, SPLIT * lanes_size(QUERIES));
+      r->gradients = numbers(space, SPLIT * lanes_size(QUERIES));
+      r->turned = numbers(space, SPLIT * LANES * most(D, Dv));
       r->columns = part(space, n * sizeof(KeyColumns));
       for (int64_t i = 0; i < n; i++) {
-        REAL *k = numbers(space, lanes_D), *v = numbers(space, lanes_Dv);
-        REAL *dk = numbers(space, lanes_D), *dv = numbers(space, lanes_Dv);
+        REAL *k = numbers(space, lanes_size(D)), *v = numbers(space, lanes_size(Dv));
+        REAL *dk = numbers(space, LANES * whole_groups(D)), *dv = numbers(space, LANES * whole_groups(Dv));
         if (space->base) r->columns[i] = (KeyColumns){{0, 0, 0, 0, 0}, k, v, dk, dv};
       }
     }
@@ -144,8 +151,8 @@ static void lay_out(const Call *c, Space *space, AnyRoom *room) {
 // Whether scores are made of pairs of bfloat16, as the machine can multiply them. It takes subnormal
 // numbers for 0, which a huge scale would show. Gradients need each number apart.
 static int comes_in_pairs(const Call *c) {
-#if defined(PAIRS)
-  return c->q.dtype == BFLOAT16 && c->D % 2 == 0 && fabs(c->scale) <= 65536 &&
+#if defined(PAIRS) || defined(AMX)
+  return c->q.dtype == BFLOAT16 && (SPLIT || c->D % 2 == 0) && fabs(c->scale) <= 65536 &&
          (c->kind == FORWARD || c->kind == RECEIVED || c->kind == CELLS);
 #else
   (void)c;
@@ -157,7 +164,7 @@ static void plan(Call *c, int64_t threads) {
   Space space = {NULL, 0};
   AnyRoom room;
   c->pairs = comes_in_pairs(c);
-  c->depth = c->pairs ? c->D / 2 : c->D;
+  c->depth = c->pairs && !SPLIT ? c->D / 2 : c->D;
   cut(c, threads);
   lay_out(c, &space, &room);
   c->room_size = (int64_t)space.used;
@@ -168,6 +175,9 @@ static void work(Call *c) {
   Space space = {c->room + __atomic_fetch_add(&c->entered, 1, __ATOMIC_RELAXED) * c->room_size, 0};
   AnyRoom room;
   lay_out(c, &space, &room);
+#if defined(AMX)
+  begin_tiles();
+#endif
   do {
     int64_t unit = __atomic_fetch_add(&c->next, 1, __ATOMIC_RELAXED);
     if (unit >= c->units) break;
@@ -177,6 +187,9 @@ static void work(Call *c) {
     else if (c->kind == QUERY_GRADIENT) query_unit(c, unit, &room.query);
     else key_unit(c, unit, &room.key);
   } while (now() < c->until);
+#if defined(AMX)
+  end_tiles();
+#endif
   __asan_unpoison_memory_region(space.base, c->room_size);  // it goes back to torch
 }
 

@@ -1,10 +1,16 @@
 // The door from Python: which kernel this machine can run, and a call on all its threads.
+#include <math.h>
 #include <pthread.h>
 #include <time.h>
+#if defined(__x86_64__) && defined(__linux__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include "kernel.h"
 
-extern const Kernel avx512bf16_f32, avx512_f32, avx512_f64, avx2_f32, avx2_f64, baseline_f32, baseline_f64;
+extern const Kernel amx_f32, avx512bf16_f32, avx512_f32, avx512_f64, avx2_f32, avx2_f64, baseline_f32, baseline_f64;
 
 double now(void) {
   struct timespec t;
@@ -12,7 +18,20 @@ double now(void) {
   return t.tv_sec + t.tv_nsec * 1e-9;
 }
 
-static const char *const NAMES[] = {"baseline", "avx2", "avx512", "avx512bf16"};
+static const char *const NAMES[] = {"baseline", "avx2", "avx512", "avx512bf16", "amx"};
+
+#if defined(__x86_64__)
+// Whether the machine multiplies tiles of bfloat16, and the system lets this process keep them.
+static int has_tiles(void) {
+#if defined(__linux__)
+  unsigned a, b, c, d;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d >> 22 & 1) || !(d >> 24 & 1)) return 0;
+  return !syscall(SYS_arch_prctl, 0x1023, 18);  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA
+#else
+  return 0;
+#endif
+}
+#endif
 
 // The number of the best instruction set that this machine has; it has all those below.
 int clearhead_best(void) {
@@ -20,7 +39,7 @@ int clearhead_best(void) {
   __builtin_cpu_init();
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
-    return __builtin_cpu_supports("avx512bf16") ? 3 : 2;
+    return !__builtin_cpu_supports("avx512bf16") ? 2 : has_tiles() ? 4 : 3;
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 1;
 #endif
   return 0;
@@ -35,6 +54,7 @@ const char *clearhead_name(int set) { return NAMES[set]; }
 
 static const Kernel *kernel_of(int set, int wide) {
 #if defined(__x86_64__)
+  if (set == 4 && !wide) return &amx_f32;
   if (set == 3 && !wide) return &avx512bf16_f32;
   if (set >= 2) return wide ? &avx512_f64 : &avx512_f32;
   if (set == 1) return wide ? &avx2_f64 : &avx2_f32;
@@ -50,6 +70,10 @@ void clearhead_exp(int set, int wide, const void *x, void *y, int64_t n) {
 
 // Cuts a call into units; the bytes of room that each of so many threads needs for it.
 int64_t clearhead_plan(Call *c, int set, int wide, int threads) {
+#if defined(__x86_64__)
+  static int asked;  // for leave to use tiles, without which they are illegal instructions
+  if (set == 4 && !__atomic_exchange_n(&asked, 1, __ATOMIC_RELAXED)) has_tiles();
+#endif
   kernel_of(set, wide)->plan(c, threads);
   return c->room_size;
 }
@@ -89,6 +113,16 @@ typedef struct {
 
 static void one_of(void *team) { ((Team *)team)->kernel->work(((Team *)team)->call); }
 
+// Whether an array holds nothing but numbers so small that parts of theirs count as 0, or keys or values
+// that are rounded to infinity; or whether a scale makes such numbers of queries.
+static int is_faint(const Call *c) {
+  const int64_t small = 0x17800000, large = 0x7f7f8000;  // 2^-80, and half a step above bfloat16's end
+  if (!(fabs(c->scale) < 0x1p40 && fabs(c->scale) > 0x1p-40)) return 1;
+  for (int i = 0; i < 4; i++)
+    if (c->largest[i] && c->largest[i] < small) return 1;
+  return c->largest[KEYS_SEEN] >= large || c->largest[VALUES_SEEN] >= large;
+}
+
 // Works on a call, planned for as many threads, for so many seconds: whether it is to be called
 // again.
 int clearhead_attend(Call *c, int set, int wide, int threads, double seconds, Parallel *parallel) {
@@ -98,6 +132,7 @@ int clearhead_attend(Call *c, int set, int wide, int threads, double seconds, Pa
   c->entered = 0;
   c->until = now() + seconds;
   on_threads(one_of, &team, threads, parallel);
+  c->faint = set == 4 && !wide && is_faint(c);
   return c->next < c->units;
 }
 

@@ -6,13 +6,7 @@
 // Scores are this with d the head size: the keys of a group, by queries side by side. The output is
 // this with d the keys: columns of v, by the same queries. Backward is the same four more times.
 #pragma once
-#include "vec.h"
-
-#if defined(AVX512) || defined(__aarch64__)
-#define EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
-#else
-#define EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5)
-#endif
+#include "pack.h"
 
 #define BEGIN_1(r) vec s##r##0 = {0};
 #define BEGIN_2(r) BEGIN_1(r) vec s##r##1 = {0};
@@ -60,8 +54,6 @@ OUTER(pairs, 2)
 OUTER(pairs, 3)
 #endif
 
-INLINE int whole_groups(int n) { return (n + GROUP - 1) / GROUP * GROUP; }
-
 INLINE void groups(
     const REAL *rows, int64_t apart, int64_t across, int64_t along, const REAL *lanes, REAL *sums,
     int n, int depth, int n_vecs, int fresh) {
@@ -77,7 +69,9 @@ INLINE void groups(
 // n rows one below the other, (n, depth), n rounded up to whole groups, by lanes (depth, LANES): new
 // sums (n, LANES).
 static __attribute__((noinline)) void products(
-    const REAL *rows, const REAL *lanes, REAL *sums, int n, int depth, int n_vecs) {
+    const REAL *rows, const REAL *lanes, REAL *sums, int n, int depth, int n_vecs, int parts,
+    int crossed) {
+  (void)parts, (void)crossed;
   groups(rows, (int64_t)GROUP * depth, depth, 1, lanes, sums, n, depth, n_vecs, 1);
 }
 
@@ -97,6 +91,67 @@ static __attribute__((noinline)) void products_of_pairs(
 // n columns in groups, (n / GROUP, `apart`, GROUP), of which the first `depth` rows count, by lanes
 // (depth, LANES): added to sums (n, LANES).
 static __attribute__((noinline)) void add_products(
-    const REAL *columns, int64_t apart, const REAL *lanes, REAL *sums, int n, int depth, int n_vecs) {
+    const REAL *columns, int64_t apart, const REAL *lanes, REAL *sums, int n, int depth, int n_vecs,
+    int parts) {
+  (void)parts;
   groups(columns, GROUP * apart, 1, GROUP, lanes, sums, n, depth, n_vecs, 0);
+}
+
+// Room, in numbers, for rows (n, depth), for n rows of so many columns, and for lanes (depth, LANES); and
+// what there is of them from row `skip` on, a multiple of STEP.
+INLINE int64_t rows_size(int64_t n, int64_t depth) { return whole_groups(n) * depth; }
+INLINE int64_t columns_size(int64_t n, int64_t width) { return n * whole_groups(width); }
+INLINE int64_t lanes_size(int64_t depth) { return depth * LANES; }
+INLINE const REAL *rows_from(const REAL *rows, int skip, int depth) { return rows + skip * depth; }
+INLINE const REAL *columns_from(const REAL *columns, int skip) { return columns + skip * GROUP; }
+
+// Rows i0:i0 + n of an array, times a factor, (groups, GROUP, depth), with zeros behind the last.
+static vec pack_rows(
+    const Array *x, int64_t b, int64_t h, int64_t i0, int n, int depth, REAL factor, int parts, REAL *to) {
+  vec seen = {0};
+  for (int i = 0; i < n; i++, to += depth) {
+    const REAL *row = row_of(x, b, h, i0 + i, depth, to);
+    if (row != to) memcpy(to, row, sizeof(REAL) * depth);
+    look_at(to, depth, &seen);
+    for (int d = 0; d < depth && factor != 1; d++) to[d] *= factor;
+  }
+  memset(to, 0, sizeof(REAL) * ((GROUP - n % GROUP) % GROUP) * depth);
+  (void)parts;
+  return seen;
+}
+
+// The same rows as columns: (groups of columns, n, GROUP), the columns of a group side by side. Zeros in
+// those that are `left_out`, if that is given.
+static vec pack_columns(
+    const Array *x, int64_t b, int64_t h, int64_t i0, int n, int width, REAL factor, int parts,
+    const uint8_t *left_out, REAL *to) {
+  REAL room[width + 1];
+  vec seen = {0};
+  int whole = width / GROUP * GROUP;
+  for (int i = 0; i < n; i++, to += GROUP) {
+    const REAL *row = room;
+    if (left_out && left_out[i]) memset(room, 0, sizeof room);
+    else row = row_of(x, b, h, i0 + i, width, room);
+    look_at(row, width, &seen);
+    if (factor != 1) {
+      for (int d = 0; d < width; d++) room[d] = row[d] * factor;
+      row = room;
+    }
+    for (int d = 0; d < whole; d += GROUP)
+      memcpy(to + (size_t)d * n, row + d, sizeof(REAL) * GROUP);
+    for (int r = 0; r < GROUP && whole < width; r++)
+      to[(size_t)whole * n + r] = whole + r < width ? row[whole + r] : 0;
+  }
+  (void)parts;
+  return seen;
+}
+
+// Lanes are multiplied as they are, and weights too.
+INLINE const REAL *ready(const REAL *lanes, int depth, int n_vecs, int parts, REAL *to) {
+  (void)depth, (void)n_vecs, (void)parts, (void)to;
+  return lanes;
+}
+INLINE const REAL *ready_weights(const REAL *lanes, int depth, int n_vecs, REAL *to) {
+  (void)depth, (void)n_vecs, (void)to;
+  return lanes;
 }

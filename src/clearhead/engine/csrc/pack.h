@@ -40,6 +40,8 @@ INLINE REAL number_at(const char *at, int64_t dtype) {
   }
 }
 
+INLINE int whole_groups(int n) { return (n + GROUP - 1) / GROUP * GROUP; }
+
 INLINE const char *at(const Array *x, int64_t b, int64_t h, int64_t i) {
   return x->data + b * x->strides[0] + h * x->strides[1] + i * x->strides[2];
 }
@@ -71,68 +73,44 @@ static const REAL *row_of(const Array *x, int64_t b, int64_t h, int64_t i, int n
   return room;
 }
 
-// Adds 0 times each of n numbers to `zero`, which is NaN after one that is not finite.
-INLINE void add_zeros(const REAL *x, int n, vec *zero) {
-  int d = 0;
-  for (; d + W <= n; d += W) *zero = fma_(load(x + d), every(0), *zero);
-  for (; d < n; d++) *zero += every(x[d] * 0);
+// What was seen of numbers that are packed: whether each of them is finite; and, where numbers are
+// split, the largest, by its bits.
+#if defined(AMX)
+INLINE void look_at(const REAL *x, int n, vec *seen) {
+  ivec largest = (ivec)*seen;
+  for (int d = 0; d < n; d += W) {
+    __mmask16 some = n - d < W ? (1u << (n - d)) - 1 : 0xffff;
+    __m512i size = _mm512_slli_epi32(_mm512_maskz_loadu_epi32(some, x + d), 1);
+    largest = (ivec)_mm512_max_epu32((__m512i)largest, size);
+  }
+  *seen = (vec)largest;
 }
-
-INLINE int is_nan(vec x) {
+INLINE vec both_seen(vec a, vec b) { return (vec)_mm512_max_epu32((__m512i)a, (__m512i)b); }
+INLINE int64_t largest_bits(vec seen) { return _mm512_reduce_max_epu32((__m512i)seen) >> 1; }
+INLINE int any_bad(vec seen) { return largest_bits(seen) >= 0x7f800000; }
+#else
+// NaN after one that is not finite, by adding 0 times each.
+INLINE void look_at(const REAL *x, int n, vec *seen) {
+  int d = 0;
+  for (; d + W <= n; d += W) *seen = fma_(load(x + d), every(0), *seen);
+  for (; d < n; d++) *seen += every(x[d] * 0);
+}
+INLINE vec both_seen(vec a, vec b) { return a + b; }
+INLINE int64_t largest_bits(vec seen) {
+  (void)seen;
+  return 0;
+}
+INLINE int any_bad(vec seen) {
   REAL sum = 0;
-  for (int i = 0; i < W; i++) sum += x[i];
+  for (int i = 0; i < W; i++) sum += seen[i];
   return sum != sum;
 }
+#endif
 
-// An array of queries or keys as it is packed for scores: two of bfloat16 as one number, if they are
-// multiplied in pairs.
+// An array of queries or keys as it is packed for scores: two of bfloat16 as one number, where those
+// are multiplied.
 INLINE Array packed(const Call *c, const Array *x) {
   Array as = *x;
-  if (c->pairs) as.dtype = TWO_OF_BFLOAT16;
+  if (c->pairs && !SPLIT) as.dtype = TWO_OF_BFLOAT16;
   return as;
-}
-
-// Rows i0:i0 + n of an array, (groups, GROUP, width), with zeros behind the last. NaN in what is
-// returned if any is not finite.
-static vec pack_rows(
-    const Array *x, int64_t b, int64_t h, int64_t i0, int n, int width, REAL *to) {
-  vec zero = {0};
-  for (int i = 0; i < n; i++, to += width) {
-    const REAL *row = row_of(x, b, h, i0 + i, width, to);
-    if (row != to) memcpy(to, row, sizeof(REAL) * width);
-    add_zeros(to, width, &zero);
-  }
-  memset(to, 0, sizeof(REAL) * ((GROUP - n % GROUP) % GROUP) * width);
-  return zero;
-}
-
-// Keys j0:j0 + n for scores, like pack_rows.
-static vec pack_key_rows(const Call *c, int64_t b, int64_t g, int64_t j0, int n, REAL *to) {
-  Array k = packed(c, &c->k);
-  vec zero = pack_rows(&k, b, g, j0, n, c->depth, to);
-  if (c->pairs)  // a float is finite if its upper half is: the lower halves are looked at alone
-    for (int d = 0; d < n * c->depth; d += W) {
-      int few = n * (int)c->depth - d < W ? n * (int)c->depth - d : W;
-      INT low[W] = {0};
-      memcpy(low, to + d, few * sizeof(REAL));
-      zero = fma_((vec)(iload(low) << 16), every(0), zero);
-    }
-  return zero;
-}
-
-// The same rows as columns: (groups of columns, n, GROUP), the columns of a group side by side.
-static vec pack_columns(
-    const Array *x, int64_t b, int64_t h, int64_t i0, int n, int width, REAL *to) {
-  REAL room[width + 1];
-  vec zero = {0};
-  int whole = width / GROUP * GROUP;
-  for (int i = 0; i < n; i++, to += GROUP) {
-    const REAL *row = row_of(x, b, h, i0 + i, width, room);
-    add_zeros(row, width, &zero);
-    for (int d = 0; d < whole; d += GROUP)
-      memcpy(to + (size_t)d * n, row + d, sizeof(REAL) * GROUP);
-    for (int r = 0; r < GROUP && whole < width; r++)
-      to[(size_t)whole * n + r] = whole + r < width ? row[whole + r] : 0;
-  }
-  return zero;
 }

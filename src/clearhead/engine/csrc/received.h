@@ -6,6 +6,7 @@
 typedef struct {
   REAL *queries, *s;  // a tile's queries, and its scores
   REAL *keys;         // of each block, (D, LANES)
+  REAL *turned;       // one of them being turned
 } ColumnRoom;
 
 static void received_unit(Call *c, int64_t unit, const ColumnRoom *room) {
@@ -16,7 +17,7 @@ static void received_unit(Call *c, int64_t unit, const ColumnRoom *room) {
   memset(sums, 0, sizeof sums);
   for (int r = 0; r < n; r++) {
     Keys x = keys_from(b, g, first + r * LANES, c->S);
-    pack_key_lanes(c, &x, room->keys + (size_t)r * c->D * LANES);
+    pack_key_lanes(c, &x, room->turned, room->keys + r * lanes_size(c->D));
   }
   const REAL *lse = (const REAL *)c->lse + row * c->T, *low = (const REAL *)c->lse_low + row * c->T;
   for (int64_t i0 = 0; i0 < c->T; i0 += QUERIES) {
@@ -29,7 +30,7 @@ static void received_unit(Call *c, int64_t unit, const ColumnRoom *room) {
       Span span = span_of(&t, &x);
       int m = span.to - span.from;
       if (!m || nothing_shown(c, b, t.q + span.from, m, x.j0, x.n)) continue;
-      score_crossed(c, &t, span, &x, room->queries, room->keys + (size_t)r * c->D * LANES, room->s, NULL);
+      score_crossed(c, &t, span, &x, room->queries, room->keys + r * lanes_size(c->D), room->s, NULL);
       for (int i = span.from; i < span.to; i++) {  // a spoiled row spoils all that it sees
         if (lse[i0 + i] == lse[i0 + i] || (c->query_mask && !c->query_mask[b * c->T + i0 + i])) continue;
         uint8_t shown[LANES];

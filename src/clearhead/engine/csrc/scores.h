@@ -3,11 +3,29 @@
 #pragma once
 #include "block.h"
 #include "exp.h"
-#include "outer.h"
 #include "turn.h"
 
+#if defined(AMX)
+#include "amx.h"
+#else
+#include "outer.h"
+#endif
+
+// Keeps what was seen of an array: whether a key or a value is not finite, and the largest number.
+static void note(Call *c, enum Seen which, vec seen) {
+  if ((which == KEYS_SEEN || which == VALUES_SEEN) && any_bad(seen))
+    __atomic_store_n(&c->bad, 1, __ATOMIC_RELAXED);
+  int64_t size = largest_bits(seen), before = __atomic_load_n(&c->largest[which], __ATOMIC_RELAXED);
+  while (size > before && !__atomic_compare_exchange_n(
+      &c->largest[which], &before, size, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
+}
+
+// Into how many parts each number of an array is split: one of bfloat16 is its own first.
+INLINE int parts_of(const Array *x) { return SPLIT && x->dtype != BFLOAT16 ? 3 : 1; }
+
 // What each query of a block has in an array, times a factor, turned into lanes: (width, LANES).
-static void pack_lanes(const Array *from, const Block *x, int width, REAL factor, REAL *to) {
+static vec pack_lanes(const Array *from, const Block *x, int width, REAL factor, REAL *to) {
+  vec seen = {0};
   REAL room[W][width + 1], nothing[width + 1];
   memset(nothing, 0, sizeof nothing);
   for (int at = 0; at < x->n_vecs * W; at += W) {
@@ -15,26 +33,48 @@ static void pack_lanes(const Array *from, const Block *x, int width, REAL factor
     for (int i = 0; i < W; i++) {
       const Query *q = &x->q[at + i];
       rows[i] = at + i < x->n ? row_of(from, x->b, q->h, q->i, width, room[i]) : nothing;
+      if (SPLIT) look_at(rows[i], width, &seen);
     }
     turn_rows(rows, width, factor, to + at);
   }
+  return seen;
 }
 
-// Queries of a block for scores, (depth, LANES); in pairs they are not scaled yet.
-static void pack_queries(const Call *c, const Block *x, REAL *to) {
+// Queries of a block for scores, (depth, LANES); `turned` is room for lanes. Of bfloat16 that is
+// multiplied as it is they are not scaled yet.
+static void pack_queries(Call *c, const Block *x, REAL *turned, REAL *to) {
   Array q = packed(c, &c->q);
-  pack_lanes(&q, x, c->depth, c->pairs ? 1 : (REAL)c->scale, to);
+  REAL factor = c->pairs ? 1 : (REAL)c->scale;
+  note(c, QUERIES_SEEN, pack_lanes(&q, x, c->depth, factor, SPLIT ? turned : to));
+  ready(turned, c->depth, x->n_vecs, c->pairs ? 1 : 3, to);
+}
+
+// Keys j0:j0 + n for scores.
+static void pack_key_rows(Call *c, int64_t b, int64_t g, int64_t j0, int n, REAL *to) {
+  Array k = packed(c, &c->k);
+  vec seen = pack_rows(&k, b, g, j0, n, c->depth, 1, c->pairs ? 1 : 3, to);
+  if (c->pairs && !SPLIT)  // of two as one number a sum sees the upper: here are the lower halves
+    for (int d = 0; d < n * c->depth; d += W) {
+      int few = n * (int)c->depth - d < W ? n * (int)c->depth - d : W;
+      INT low[W] = {0};
+      memcpy(low, to + d, few * sizeof(REAL));
+      seen = fma_((vec)(iload(low) << 16), every(0), seen);
+    }
+  note(c, KEYS_SEEN, seen);
 }
 
 // Rows (n in whole groups, depth) by lanes (depth, LANES), scaled.
-INLINE void multiply(const Call *c, const REAL *rows, const REAL *lanes, int n, int n_vecs, REAL *s) {
+static void multiply(const Call *c, const REAL *rows, const REAL *lanes, int n, int n_vecs, int crossed,
+    REAL *s) {
 #if defined(PAIRS)
   if (c->pairs) {
     products_of_pairs(rows, lanes, s, n, c->depth, n_vecs, (REAL)c->scale);
     return;
   }
 #endif
-  products(rows, lanes, s, n, c->depth, n_vecs);
+  products(rows, lanes, s, n, c->depth, n_vecs, c->pairs ? 1 : 3, crossed);
+  if (SPLIT && c->pairs && c->scale != 1)
+    for (int i = 0; i < n * LANES; i += W) store(s + i, load(s + i) * every((REAL)c->scale));
 }
 
 // -inf where position hides a key; adds to `seen` how many are left.
@@ -109,7 +149,7 @@ static void shape(const Call *c, const Block *x, int64_t j0, int n, REAL *s, REA
 static int score(
     const Call *c, const Block *x, const REAL *q, const REAL *keys, int64_t j0, int n, REAL *s,
     REAL *slope, int64_t *seen) {
-  multiply(c, keys, q, n, x->n_vecs, s);
+  multiply(c, keys, q, n, x->n_vecs, 0, s);
   if (c->softcap > 0 || c->alibi || c->bias.data) shape(c, x, j0, n, s, slope);
   if (anything_hidden(c, x->b, x->q, x->n, j0, n)) {
     hide_by_all(c, x, j0, n, s, seen);

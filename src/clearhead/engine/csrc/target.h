@@ -4,7 +4,12 @@
 #include <immintrin.h>
 #endif
 
-#if defined(BF16) && defined(__clang__)
+#if defined(AMX) && defined(__clang__)
+#pragma clang attribute push(__attribute__((target( \
+    "amx-tile,amx-bf16,avx512bf16,avx512f,avx512dq,avx512bw,avx512vl,avx2,fma"))), apply_to = function)
+#elif defined(AMX)
+#pragma GCC target("amx-tile,amx-bf16,avx512bf16,avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")
+#elif defined(BF16) && defined(__clang__)
 #pragma clang attribute push(__attribute__((target( \
     "avx512bf16,avx512f,avx512dq,avx512bw,avx512vl,avx2,fma"))), apply_to = function)
 #elif defined(BF16)

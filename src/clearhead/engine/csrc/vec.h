@@ -19,11 +19,13 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-#if defined(AVX512) && defined(IS_FLOAT) && defined(BF16)
+#if defined(AVX512) && defined(IS_FLOAT) && defined(BF16) && !defined(AMX)
 #define PAIRS
 #endif
 
-#if defined(AVX512)
+#if defined(AMX)
+enum { BYTES = 64, GROUP = 16, VECS = 2 };  // 2 groups x 2 vectors of sums: 4 of 8 tiles
+#elif defined(AVX512)
 enum { BYTES = 64, GROUP = 8, VECS = 3 };  // 8 x 3 sums, 3 factors and 1 more: 28 of 32 registers
 #elif defined(AVX2)
 enum { BYTES = 32, GROUP = 6, VECS = 2 };  // 6 x 2 sums, 2 factors and 1 more: 15 of 16
@@ -36,10 +38,23 @@ enum { BYTES = 16, GROUP = 6, VECS = 2 };
 enum {
   W = BYTES / sizeof(REAL),
   LANES = VECS * W,  // the queries, or the keys, that are worked on side by side
+#if defined(AMX)
+  SPLIT = 1,         // numbers are multiplied in parts: amx.h
+  STEP = 2 * GROUP,  // products begin at multiples of so many rows
+#else
+  SPLIT = 0,
+  STEP = GROUP,
+#endif
   SINGLE = sizeof(REAL) == 4,
 };
 
 #define FINITE_MIN (SINGLE ? (REAL)-3.402823466e38 : (REAL)-1.7976931348623157e308)  // but for -inf
+
+#if defined(AVX512) || defined(__aarch64__)
+#define EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
+#else
+#define EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5)
+#endif
 
 typedef REAL vec __attribute__((vector_size(BYTES)));
 typedef INT ivec __attribute__((vector_size(BYTES)));

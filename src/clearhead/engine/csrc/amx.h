@@ -1,0 +1,248 @@
+// The products of matrices, by a machine that multiplies whole tiles of bfloat16: AMX.
+//
+// A float is the sum of three bfloat16 numbers, to the last digit: x = x0 + x1 + x2, each of which has
+// the next eight binary digits. Of the nine products of two such sums the six largest are taken,
+//
+//     x y = x2 y0 + x1 y0 + x1 y1 + x0 y1 + x0 y2 + x0 y0
+//
+// what is left out being less than a product of floats is rounded by. Each of them is exact, and is
+// summed in float; the largest last, so that the small ones are not rounded at its size. Numbers
+// below 2^-126 count as 0 here, and so do parts of numbers: call.h has what is done about it.
+//
+// A tile is 1 KB: 16 rows of 32 numbers, or 16 pairs of rows for as many lanes, or 16 x 16 sums.
+#pragma once
+#include "call.h"
+#include "turn.h"
+
+enum {
+  PARTS = 3,
+  DEEP = 32,                            // a tile's depth
+  TILE = 1024,                          // its bytes
+  ROW_TILE = PARTS * TILE,              // of rows, in parts
+  LANE_TILE = PARTS * VECS * TILE,      // of lanes, in parts
+};
+
+INLINE int64_t tiles_deep(int64_t depth) { return (depth + DEEP - 1) / DEEP; }
+INLINE int64_t groups_of(int64_t n) { return (n + GROUP - 1) / GROUP; }
+
+// Room, in numbers, for rows (n, depth), for n rows of so many columns, and for lanes (depth, LANES).
+INLINE int64_t rows_size(int64_t n, int64_t depth) {
+  return groups_of(n) * tiles_deep(depth) * ROW_TILE / (int64_t)sizeof(REAL);
+}
+INLINE int64_t columns_size(int64_t n, int64_t width) { return rows_size(width, n); }
+INLINE int64_t lanes_size(int64_t depth) { return tiles_deep(depth) * LANE_TILE / (int64_t)sizeof(REAL); }
+
+// What there is from row `skip` on, a multiple of STEP.
+INLINE const REAL *rows_from(const REAL *rows, int skip, int depth) {
+  return rows + rows_size(skip, depth);
+}
+INLINE const REAL *columns_from(const REAL *columns, int skip) {
+  return columns + skip / DEEP * ROW_TILE / (int)sizeof(REAL);
+}
+
+INLINE vec top_digits(vec x) { return (vec)((ivec)x & ievery((INT)0xffff0000)); }
+INLINE vec rounded(vec x) { return top_digits((vec)((ivec)x + ievery(0x8000))); }
+
+// 32 numbers of a row to its place in a tile, and their parts to the same in those behind it.
+INLINE void put_row(vec x, vec y, char *to, int parts) {
+  for (int part = 0; part < parts; part++, to += TILE) {
+    vec high_x = rounded(x), high_y = rounded(y);
+    __m512bh both = _mm512_cvtne2ps_pbh(high_y, high_x);
+    memcpy(to, &both, sizeof both);
+    x -= high_x, y -= high_y;
+  }
+}
+
+// Two rows of lanes, in pairs, likewise; weights cut off, which is quicker.
+INLINE void put_pair(vec x, vec y, char *to, int parts, int weights) {
+  for (int part = 0; part < parts; part++, to += VECS * TILE) {
+    vec high_x = weights ? top_digits(x) : rounded(x), high_y = weights ? top_digits(y) : rounded(y);
+    ivec both = (ivec)_mm512_srli_epi32((__m512i)high_x, 16) | (ivec)high_y;
+    memcpy(to, &both, sizeof both);
+    x -= high_x, y -= high_y;
+  }
+}
+
+INLINE vec load_some(const REAL *from, int n) {
+  return (vec)_mm512_maskz_loadu_ps(n <= 0 ? 0 : (1u << (n < W ? n : W)) - 1, from);
+}
+
+// Rows i0:i0 + n of an array, in parts: (groups, tiles deep, parts, GROUP, 32), zeros behind the last.
+static vec pack_rows(
+    const Array *x, int64_t b, int64_t h, int64_t i0, int n, int depth, REAL factor, int parts, REAL *to) {
+  REAL room[depth + 1];
+  vec seen = {0};
+  int64_t deep = tiles_deep(depth), whole = groups_of(n) * GROUP;
+  for (int i = 0; i < whole; i++) {
+    const REAL *row = i < n ? row_of(x, b, h, i0 + i, depth, room) : NULL;
+    if (row) look_at(row, depth, &seen);
+    char *at = (char *)to + i / GROUP * deep * ROW_TILE + i % GROUP * DEEP * 2;
+    for (int d = 0; d < depth; d += DEEP, at += ROW_TILE) {
+      vec one = row ? load_some(row + d, depth - d) : (vec){0};
+      vec two = row ? load_some(row + d + W, depth - d - W) : (vec){0};
+      put_row(one * every(factor), two * every(factor), at, parts);
+    }
+  }
+  return seen;
+}
+
+// The same rows as columns: (groups of columns, tiles deep, parts, GROUP, 32), zeros in those that are
+// `left_out`, if that is given.
+static vec pack_columns(
+    const Array *x, int64_t b, int64_t h, int64_t i0, int n, int width, REAL factor, int parts,
+    const uint8_t *left_out, REAL *to) {
+  REAL room[DEEP][width + 1], nothing[width + 1], end[DEEP][W];
+  memset(nothing, 0, sizeof nothing);
+  memset(end, 0, sizeof end);
+  vec seen = {0};
+  int64_t deep = tiles_deep(n);
+  for (int i = 0; i < n; i += DEEP) {
+    const REAL *rows[DEEP];
+    for (int r = 0; r < DEEP; r++) {
+      int there = i + r < n && !(left_out && left_out[i + r]);
+      rows[r] = there ? row_of(x, b, h, i0 + i + r, width, room[r]) : nothing;
+      if (there) look_at(rows[r], width, &seen);
+    }
+    for (int d = 0; d < width; d += W) {
+      REAL turned[2][W][W];
+      int at = d;
+      if (width - d < W) {
+        for (int r = 0; r < DEEP; r++) {
+          memcpy(end[r], rows[r] + d, sizeof(REAL) * (width - d));
+          rows[r] = end[r];
+        }
+        at = 0;
+      }
+      transpose(rows, at, turned[0][0], W);
+      transpose(rows + W, at, turned[1][0], W);
+      char *place = (char *)to + (d / W * deep + i / DEEP) * ROW_TILE;
+      for (int r = 0; r < W; r++)
+        put_row(load(turned[0][r]) * every(factor), load(turned[1][r]) * every(factor),
+                place + r * DEEP * 2, parts);
+    }
+  }
+  return seen;
+}
+
+INLINE void split_lanes(const REAL *from, int depth, int n_vecs, int parts, int weights, REAL *to) {
+  char *tile = (char *)to;
+  for (int d = 0; d < depth; d += DEEP, tile += LANE_TILE)
+    for (int at = 0; at < n_vecs; at++) {
+      char *place = tile + at * TILE;
+      const REAL *here = from + d * LANES + at * W;
+      int pairs = depth - d < DEEP ? (depth - d) / 2 : DEEP / 2, r = 0;
+      for (; r < pairs; r++, place += sizeof(vec), here += 2 * LANES)
+        put_pair(load(here), load(here + LANES), place, parts, weights);
+      for (; r < DEEP / 2; r++, place += sizeof(vec)) {
+        put_pair(d + 2 * r < depth ? load(here) : (vec){0}, (vec){0}, place, parts, weights);
+        here += 2 * LANES;
+      }
+    }
+}
+
+// Lanes (depth, LANES) as they are multiplied: in parts, (tiles deep, parts, VECS, pairs, W), with zeros
+// behind the last.
+static __attribute__((noinline)) const REAL *ready(
+    const REAL *lanes, int depth, int n_vecs, int parts, REAL *to) {
+  split_lanes(lanes, depth, n_vecs, parts, 0, to);
+  return to;
+}
+
+// The same of weights, or of their gradients.
+static __attribute__((noinline)) const REAL *ready_weights(
+    const REAL *lanes, int depth, int n_vecs, REAL *to) {
+  split_lanes(lanes, depth, n_vecs, PARTS, 1, to);
+  return to;
+}
+
+// Tiles 0 to 3 are sums, of two groups of rows by two vectors of lanes; 4 and 5 rows; 6 and 7 lanes.
+#define ROWS_OF(part)                                              \
+  _tile_loadd(4, rows + (part) * TILE, DEEP * 2);                  \
+  if (two) _tile_loadd(5, rows + below + (part) * TILE, DEEP * 2);
+#define LANES_OF(part)                                                                    \
+  _tile_loadd(6, lanes + (part) * VECS * TILE, sizeof(vec));                              \
+  if (wide) _tile_loadd(7, lanes + (part) * VECS * TILE + TILE, sizeof(vec));
+#define TIMES                               \
+  _tile_dpbf16ps(0, 4, 6);                  \
+  if (wide) _tile_dpbf16ps(1, 4, 7);        \
+  if (two) _tile_dpbf16ps(2, 5, 6);         \
+  if (two && wide) _tile_dpbf16ps(3, 5, 7);
+
+INLINE void sums_of_tiles(
+    const char *rows, int64_t below, const char *lanes, int64_t deep, int row_parts, int lane_parts,
+    int crossed, int two, int wide, REAL *to) {
+  const char *first_rows = rows, *first_lanes = lanes;
+  __asm__ volatile("" : : : "memory");  // what tiles are loaded from is written before, not behind
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  if (row_parts > 1 || lane_parts > 1)
+    for (int64_t k = 0; k < deep; k++, rows += ROW_TILE, lanes += LANE_TILE) {
+      if (row_parts > 1 && crossed) {
+        ROWS_OF(0) LANES_OF(2) TIMES LANES_OF(1) TIMES
+        ROWS_OF(1) TIMES LANES_OF(0) TIMES ROWS_OF(2) TIMES
+      } else if (row_parts > 1) {
+        LANES_OF(0) ROWS_OF(2) TIMES ROWS_OF(1) TIMES
+        LANES_OF(1) TIMES ROWS_OF(0) TIMES LANES_OF(2) TIMES
+      } else {
+        ROWS_OF(0) LANES_OF(2) TIMES LANES_OF(1) TIMES
+      }
+    }
+  rows = first_rows, lanes = first_lanes;
+  for (int64_t k = 0; k < deep; k++, rows += ROW_TILE, lanes += LANE_TILE) {
+    ROWS_OF(0) LANES_OF(0) TIMES
+  }
+  _tile_stored(0, to, LANES * sizeof(REAL));
+  if (wide) _tile_stored(1, to + W, LANES * sizeof(REAL));
+  if (two) _tile_stored(2, to + GROUP * LANES, LANES * sizeof(REAL));
+  if (two && wide) _tile_stored(3, to + GROUP * LANES + W, LANES * sizeof(REAL));
+}
+
+// n rows, (n, depth), by lanes (depth, LANES), both in parts: sums (n in whole groups, LANES). Where
+// rows and lanes have changed places, `crossed`, a sum has the same order, and the same bits.
+static __attribute__((noinline)) void products(
+    const REAL *rows, const REAL *lanes, REAL *sums, int n, int depth, int n_vecs, int parts,
+    int crossed) {
+  int64_t deep = tiles_deep(depth), below = deep * ROW_TILE;
+  const char *from = (const char *)rows, *by = (const char *)lanes;
+  for (int r = 0; r < n; r += 2 * GROUP, from += 2 * below, sums += 2 * GROUP * LANES) {
+    int two = n - r > GROUP, wide = n_vecs > 1;
+    if (parts == 1) sums_of_tiles(from, below, by, deep, 1, 1, 0, two, wide, sums);
+    else if (two && wide) sums_of_tiles(from, below, by, deep, PARTS, PARTS, crossed, 1, 1, sums);
+    else sums_of_tiles(from, below, by, deep, PARTS, PARTS, crossed, two, wide, sums);
+  }
+}
+
+// n columns of `apart` rows, of which the first `depth` count, by lanes (depth, LANES), both in parts:
+// added to sums (n in whole groups, LANES).
+static __attribute__((noinline)) void add_products(
+    const REAL *columns, int64_t apart, const REAL *lanes, REAL *sums, int n, int depth, int n_vecs,
+    int parts) {
+  int64_t deep = tiles_deep(depth), below = tiles_deep(apart) * ROW_TILE;
+  const char *from = (const char *)columns, *by = (const char *)lanes;
+  REAL new[2 * GROUP * LANES] __attribute__((aligned(64)));
+  for (int r = 0; r < n; r += 2 * GROUP, from += 2 * below, sums += 2 * GROUP * LANES) {
+    int two = n - r > GROUP, wide = n_vecs > 1;
+    if (parts == 1) sums_of_tiles(from, below, by, deep, 1, PARTS, 0, two, wide, new);
+    else if (two && wide) sums_of_tiles(from, below, by, deep, PARTS, PARTS, 0, 1, 1, new);
+    else sums_of_tiles(from, below, by, deep, PARTS, PARTS, 0, two, wide, new);
+    for (int i = 0; i < (two ? 2 : 1) * GROUP; i++)
+      for (int at = 0; at < n_vecs * W; at += W) {
+        REAL *to = sums + i * LANES + at;
+        store(to, load(to) + load(new + i * LANES + at));
+      }
+  }
+}
+
+// Sets the tiles up for a thread, and gives them back: a thread without them is cheaper to switch.
+INLINE void begin_tiles(void) {
+  struct {
+    uint8_t palette, start, reserved[14];
+    uint16_t bytes[16];
+    uint8_t rows[16];
+  } set = {.palette = 1};
+  for (int i = 0; i < 8; i++) set.bytes[i] = DEEP * 2, set.rows[i] = GROUP;
+  _tile_loadconfig(&set);
+}
+INLINE void end_tiles(void) { _tile_release(); }
