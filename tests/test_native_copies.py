@@ -87,7 +87,7 @@ COPIES = {
         "shown",
     ),
     "visible counts the hidden": ("return count;", "return n;"),
-    "no rescale of the output": ("store(here, load(here) * load(factor + at));", ""),
+    "no rescale of the output": ("moved ? factors : NULL", "NULL"),
     "no rescale of the sum": ("    rows->l[lane] *= f;\n", ""),
     "no rescale of the entropy": ("* rows->l[lane]) * f;", "* rows->l[lane]);"),
     "no rescale of the mean key": ("rows->c[lane] *= f;", ""),
@@ -97,14 +97,19 @@ COPIES = {
     "entropy not shifted to the sink": ("(u + d * l) * factor", "u * factor"),
     "rescaled where the first vector moves": ("moved |= any", "moved = x ? moved : any"),
     "a collapsed row is summed like others": (
-        "rest += if_less(p, one, p, zero);\n    ones += if_less(p, one, zero, p);",
-        "rest += p;",
+        "sums->rest += if_less(p, one, p, zero);\n  sums->ones += if_less(p, one, zero, p);",
+        "sums->rest += p;",
     ),
     "the last of equal keys on top": (
-        "if_less(m[x], here, (vec)ievery(j), (vec)top[x])",
-        "if_less(here, m[x], (vec)top[x], (vec)ievery(j))",
+        "at + 1 < n && s[at * LANES + x * W + i] != m[x][i]",
+        "at + 1 < n && s[at * LANES + x * W + i] != m[x][i] || at + 1 < n && "
+        "s[(at + 1) * LANES + x * W + i] == m[x][i]",
     ),
-    "top key within the tile": ("] = j0 + top[x][i]", "] = top[x][i]"),
+    "the first of eight keys on top": (
+        "while (at + 1 < n && s[at * LANES + x * W + i] != m[x][i]) at++;",
+        "",
+    ),
+    "top key within the tile": ("] = j0 + at;", "] = at;"),
     "sink left out": ("l = l * factor + sink;", "l = l * factor;"),
     "sink in the largest score": ("-INFINITY : rows->m[lane]", "-INFINITY : m"),
     "sink leaves the output whole": ("(REAL)(factor / some)", "(REAL)(factor / (some - sink))"),

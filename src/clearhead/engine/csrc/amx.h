@@ -23,6 +23,7 @@ enum {
 };
 
 INLINE int64_t tiles_deep(int64_t depth) { return (depth + DEEP - 1) / DEEP; }
+INLINE int whole_tiles(int n) { return (n + DEEP - 1) / DEEP * DEEP; }
 INLINE int64_t groups_of(int64_t n) { return (n + GROUP - 1) / GROUP; }
 
 // Room, in numbers, for rows (n, depth), for n rows of so many columns, and for lanes (depth, LANES).
@@ -61,6 +62,11 @@ INLINE void put_pair(vec x, vec y, char *to, int parts, int weights) {
     memcpy(to, &both, sizeof both);
     x -= high_x, y -= high_y;
   }
+}
+
+// Where two rows of lanes go, from lane `at` on.
+INLINE char *place_of_pair(REAL *lanes, int j, int at) {
+  return (char *)lanes + j / DEEP * LANE_TILE + at / W * TILE + j % DEEP / 2 * (int)sizeof(vec);
 }
 
 INLINE vec load_some(const REAL *from, int n) {
@@ -215,10 +221,10 @@ static __attribute__((noinline)) void products(
 }
 
 // n columns of `apart` rows, of which the first `depth` count, by lanes (depth, LANES), both in parts:
-// added to sums (n in whole groups, LANES).
+// added to sums (n in whole groups, LANES), after those were multiplied by a factor a lane, if given.
 static __attribute__((noinline)) void add_products(
     const REAL *columns, int64_t apart, const REAL *lanes, REAL *sums, int n, int depth, int n_vecs,
-    int parts) {
+    int parts, const REAL *factors) {
   int64_t deep = tiles_deep(depth), below = tiles_deep(apart) * ROW_TILE;
   const char *from = (const char *)columns, *by = (const char *)lanes;
   REAL new[2 * GROUP * LANES] __attribute__((aligned(64)));
@@ -230,7 +236,8 @@ static __attribute__((noinline)) void add_products(
     for (int i = 0; i < (two ? 2 : 1) * GROUP; i++)
       for (int at = 0; at < n_vecs * W; at += W) {
         REAL *to = sums + i * LANES + at;
-        store(to, load(to) + load(new + i * LANES + at));
+        vec sum = load(new + i * LANES + at);
+        store(to, factors ? fma_(load(to), load(factors + at), sum) : load(to) + sum);
       }
   }
 }

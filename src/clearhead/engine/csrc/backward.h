@@ -128,7 +128,7 @@ static void query_unit(Call *c, int64_t unit, const QueryRoom *room) {
         }
       }
       const REAL *d = ready_weights(room->d, few, x->n_vecs, room->gradients);
-      add_products(columns, m, d, rows->dq, D, few, x->n_vecs, 3);
+      add_products(columns, m, d, rows->dq, D, few, x->n_vecs, 3, NULL);
     }
   }
   REAL scale[LANES];
@@ -203,9 +203,9 @@ static void key_tile(Call *c, const Tile *t, const KeyRoom *room, const KeyColum
   }
   const REAL *g = columns_from(room->g_columns, from), *q = columns_from(room->query_columns, from);
   const REAL *p = ready_weights(s_from, n, x->n_vecs, room->weights);
-  if (c->g.data) add_products(g, t->n, p, to->dv, c->Dv, n, x->n_vecs, 3);
+  if (c->g.data) add_products(g, t->n, p, to->dv, c->Dv, n, x->n_vecs, 3, NULL);
   const REAL *d = ready_weights(d_from, n, x->n_vecs, room->gradients);
-  add_products(q, t->n, d, to->dk, c->D, n, x->n_vecs, 3);
+  add_products(q, t->n, d, to->dk, c->D, n, x->n_vecs, 3, NULL);
 }
 
 static void key_unit(Call *c, int64_t unit, const KeyRoom *room) {

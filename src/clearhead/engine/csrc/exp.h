@@ -24,7 +24,7 @@ INLINE vec exp_(vec x) {
   p = fma_(p, r, every(4.999999404e-1f));
   p = fma_(p, r, every(1.0f));
   p = fma_(p, r, every(1.0f));
-  return times_power_of_2(p, n);
+  return times_power_of_2(p, n, x, every(LOWEST));
 }
 #else
 #define LOWEST (-746.0)
@@ -46,7 +46,7 @@ INLINE vec exp_(vec x) {
   p = fma_(p, r, every(0.5));
   p = fma_(p, r, every(1.0));
   p = fma_(p, r, every(1.0));
-  return times_power_of_2(p, n);
+  return times_power_of_2(p, n, x, every(LOWEST));
 }
 #endif
 

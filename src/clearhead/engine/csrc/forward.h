@@ -36,25 +36,39 @@ static void begin_rows(Call *c, int64_t b, int64_t g, int64_t n, REAL *turned, R
 }
 
 // The new largest scores, and where they are: the lowest key of equals. Whether any has changed.
-// All vectors side by side: each waits for the one above it, and so none waits alone.
+// All vectors side by side: each waits for the one above it, and so none waits alone. Of eight keys
+// the largest is found first; which it was is asked once, of the eight with the row's largest.
 INLINE int largest_of(
     const REAL *s, int n, int n_vecs, int64_t j0, Rows *rows, int figures) {
   vec m[VECS];
   ivec top[VECS];
-  int moved = 0;
+  int moved = 0, j = 0;
   for (int x = 0; x < n_vecs; x++) m[x] = load(rows->m + x * W), top[x] = ievery(-1);
-  for (int j = 0; j < n; j++, s += LANES)
+  for (; j + 8 <= n; j += 8)
     for (int x = 0; x < n_vecs; x++) {
-      vec here = load(s + x * W);
+      const REAL *at = s + j * LANES + x * W;
+      vec a = greatest(load(at), load(at + LANES)), b = greatest(load(at + 2 * LANES), load(at + 3 * LANES));
+      vec c = greatest(load(at + 4 * LANES), load(at + 5 * LANES));
+      vec here = greatest(load(at + 6 * LANES), load(at + 7 * LANES));
+      here = greatest(greatest(a, b), greatest(c, here));
       if (figures) top[x] = (ivec)if_less(m[x], here, (vec)ievery(j), (vec)top[x]);
-      m[x] = figures ? if_less(m[x], here, here, m[x]) : greatest(here, m[x]);
+      m[x] = greatest(here, m[x]);
+    }
+  for (; j < n; j++)
+    for (int x = 0; x < n_vecs; x++) {
+      vec here = load(s + j * LANES + x * W);
+      if (figures) top[x] = (ivec)if_less(m[x], here, (vec)ievery(j), (vec)top[x]);
+      m[x] = greatest(here, m[x]);
     }
   for (int x = 0; x < n_vecs; x++) {
     moved |= any_less(load(rows->m + x * W), m[x]);
     store(rows->m + x * W, m[x]);
-    if (figures)
-      for (int i = 0; i < W; i++)
-        if (top[x][i] >= 0) rows->top[x * W + i] = j0 + top[x][i];
+    for (int i = 0; i < W && figures; i++) {
+      int at = top[x][i];
+      if (at < 0) continue;
+      while (at + 1 < n && s[at * LANES + x * W + i] != m[x][i]) at++;
+      rows->top[x * W + i] = j0 + at;
+    }
   }
   return moved;
 }
@@ -66,36 +80,60 @@ INLINE int find_largest(
   return largest_of(s, n, VECS, j0, rows, figures);
 }
 
-// Weights in place of the scores, and their sums.
-INLINE void weigh(REAL *s, int n, int at, const Rows *rows, Sums *sums, int figures) {
-  vec m = load(rows->m + at), zero = {0}, one = every(1);
-  vec ones = zero, rest = zero, u = zero, c = zero, lowest = every(LOWEST), j_ = zero;
+// Sums of a vector's lanes while they run: those of Sums, and the number of the key.
+typedef struct {
+  vec ones, rest, u, c, j;
+} Running;
+
+// The weight of a score, added to the sums.
+INLINE vec weight(vec s, vec m, Running *sums, int figures) {
+  vec zero = {0}, one = every(1), x = greatest(every(LOWEST), s - m), p = exp_(x);
+  sums->rest += if_less(p, one, p, zero);
+  sums->ones += if_less(p, one, zero, p);
+  if (figures) {
+    sums->u = fma_(p, x, sums->u);
+    sums->c = fma_(p, sums->j, sums->c);
+    sums->j += one;
+  }
+  return p;
+}
+
+// Weights in place of the scores, and their sums. Where numbers are split their parts go to `ready`, and
+// the weights themselves to their place only if they are `kept`.
+INLINE void weigh(
+    REAL *s, int n, int at, const Rows *rows, Sums *sums, REAL *ready, int kept, int figures) {
+  vec m = load(rows->m + at);
+  Running run = {{0}, {0}, {0}, {0}, {0}};
+#if defined(AMX)
+  for (int j = n; j < whole_tiles(n); j++) store(s + j * LANES + at, every(-INFINITY));
+  for (int j = 0; j < n; j += 2) {
+    REAL *here = s + j * LANES + at;
+    vec first = weight(load(here), m, &run, figures);
+    vec second = weight(load(here + LANES), m, &run, figures);
+    put_pair(first, second, place_of_pair(ready, j, at), PARTS, 1);
+    if (kept) store(here, first), store(here + LANES, second);
+  }
+  for (int j = (n + 1) / 2 * 2; j < whole_tiles(n); j += 2)
+    put_pair((vec){0}, (vec){0}, place_of_pair(ready, j, at), PARTS, 1);
+#else
+  (void)ready, (void)kept;
   for (int j = 0; j < n; j++) {
     REAL *here = s + j * LANES + at;
-    vec x = greatest(lowest, load(here) - m);
-    vec p = exp_(x);
-    store(here, p);
-    rest += if_less(p, one, p, zero);
-    ones += if_less(p, one, zero, p);
-    if (figures) {
-      u = fma_(p, x, u);
-      c = fma_(p, j_, c);
-      j_ += one;
-    }
+    store(here, weight(load(here), m, &run, figures));
   }
-  store(sums->ones + at, ones);
-  store(sums->rest + at, rest);
-  store(sums->u + at, u);
-  store(sums->c + at, c);
+#endif
+  store(sums->ones + at, run.ones);
+  store(sums->rest + at, run.rest);
+  store(sums->u + at, run.u);
+  store(sums->c + at, run.c);
 }
 
 // So that no difference of two numbers is infinite: 0 times that is NaN.
 INLINE double at_least(double low, double x) { return x < low ? low : x; }
 
-// What has been summed up so far, brought to the new m.
-static void rescale(const Call *call, Rows *rows, const REAL *old, int figures) {
-  REAL factor[LANES];
-  int width = rows->x.n_vecs * W, columns = whole_groups(call->Dv);
+// What has been summed up so far, brought to the new m, but for the output, which has its factors.
+static void rescale(Rows *rows, const REAL *old, REAL *factor, int figures) {
+  int width = rows->x.n_vecs * W;
   for (int at = 0; at < width; at += W)
     store(factor + at, exp_(greatest(every(LOWEST), load(old + at) - load(rows->m + at))));
   for (int lane = 0; lane < width; lane++) {
@@ -108,11 +146,6 @@ static void rescale(const Call *call, Rows *rows, const REAL *old, int figures) 
     }
     rows->l[lane] *= f;
   }
-  for (int d = 0; d < columns; d++)
-    for (int at = 0; at < width; at += W) {
-      REAL *here = rows->o + d * LANES + at;
-      store(here, load(here) * load(factor + at));
-    }
 }
 
 // The scores of three keys of each query, where they lie in this tile.
@@ -165,7 +198,7 @@ typedef struct {
 INLINE void absorb_(
     const Call *call, Rows *rows, const REAL *keys, const REAL *values, int64_t apart, int64_t j0,
     int n, const Room *room, int figures) {
-  REAL old[LANES];
+  REAL old[LANES], factors[LANES];
   Sums t = {0};
   REAL *s = room->s;
   int width = rows->x.n_vecs * W;
@@ -173,8 +206,9 @@ INLINE void absorb_(
   if (call->key_scores) read_picks(call, rows, j0, n, s);
   memcpy(old, rows->m, sizeof old);
   int moved = find_largest(s, n, rows->x.n_vecs, j0, rows, figures);
-  for (int at = 0; at < width; at += W) weigh(s, n, at, rows, &t, figures);
-  if (moved) rescale(call, rows, old, figures);
+  for (int at = 0; at < width; at += W)
+    weigh(s, n, at, rows, &t, room->weights, call->distance != NULL, figures);
+  if (moved) rescale(rows, old, factors, figures);
   if (call->distance) add_distance(rows, j0, n, s, &t);
   for (int lane = 0; lane < width; lane++) {
     double l = (double)t.ones[lane] + t.rest[lane];
@@ -185,8 +219,8 @@ INLINE void absorb_(
     }
   }
   if (!values) return;
-  const REAL *weights = ready_weights(s, n, rows->x.n_vecs, room->weights);
-  add_products(values, apart, weights, rows->o, call->Dv, n, rows->x.n_vecs, parts_of(&call->v));
+  add_products(values, apart, SPLIT ? room->weights : s, rows->o, call->Dv, n, rows->x.n_vecs, parts_of(&call->v),
+               moved ? factors : NULL);
 }
 
 // The keys j0:j1 of a tile, packed, as far as the block sees any of them.

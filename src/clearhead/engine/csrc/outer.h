@@ -18,19 +18,23 @@
 #define STEP_1(r) { vec a = every(rows[r * across]); ADD(r, 0) }
 #define STEP_2(r) { vec a = every(rows[r * across]); ADD(r, 0) ADD(r, 1) }
 #define STEP_3(r) { vec a = every(rows[r * across]); ADD(r, 0) ADD(r, 1) ADD(r, 2) }
-#define PUT(r, x) put_sums(sums + r * LANES + x * W, s##r##x, fresh);
+#define PUT(r, x) put_sums(sums + r * LANES + x * W, s##r##x, fresh, factors ? factors + x * W : NULL);
 #define END_1(r) PUT(r, 0)
 #define END_2(r) PUT(r, 0) PUT(r, 1)
 #define END_3(r) PUT(r, 0) PUT(r, 1) PUT(r, 2)
 
-// A tile's sums begin with 0 and are added to what there was before them, if anything: a number that
-// is added to a sum of thousands one by one would lose its digits there.
-INLINE void put_sums(REAL *to, vec x, int fresh) { store(to, fresh ? x : load(to) + x); }
+// A tile's sums begin with 0 and are added to what there was before them, if anything, times the
+// lane's factor, if there is one: a number that is added to a sum of thousands one by one would lose
+// its digits there.
+INLINE void put_sums(REAL *to, vec x, int fresh, const REAL *factors) {
+  if (fresh) store(to, x);
+  else store(to, factors ? fma_(load(to), load(factors), x) : load(to) + x);
+}
 
 #define OUTER(name, n)                                                                         \
   INLINE void name##_##n(                                                                      \
       const REAL *rows, int64_t across, int64_t along, const REAL *lanes, REAL *sums, int depth, \
-      int fresh) {                                                                             \
+      int fresh, const REAL *factors) {                                                        \
     EACH_ROW(BEGIN_##n)                                                                        \
     for (int d = 0; d < depth; d++, rows += along, lanes += LANES) {                           \
       TAKE_##n                                                                                 \
@@ -56,12 +60,12 @@ OUTER(pairs, 3)
 
 INLINE void groups(
     const REAL *rows, int64_t apart, int64_t across, int64_t along, const REAL *lanes, REAL *sums,
-    int n, int depth, int n_vecs, int fresh) {
+    int n, int depth, int n_vecs, int fresh, const REAL *factors) {
   for (int r = 0; r < n; r += GROUP, rows += apart, sums += GROUP * LANES) {
-    if (n_vecs == 1) outer_1(rows, across, along, lanes, sums, depth, fresh);
-    else if (VECS == 2 || n_vecs == 2) outer_2(rows, across, along, lanes, sums, depth, fresh);
+    if (n_vecs == 1) outer_1(rows, across, along, lanes, sums, depth, fresh, factors);
+    else if (VECS == 2 || n_vecs == 2) outer_2(rows, across, along, lanes, sums, depth, fresh, factors);
 #if defined(OUTER_3)
-    else outer_3(rows, across, along, lanes, sums, depth, fresh);
+    else outer_3(rows, across, along, lanes, sums, depth, fresh, factors);
 #endif
   }
 }
@@ -72,7 +76,7 @@ static __attribute__((noinline)) void products(
     const REAL *rows, const REAL *lanes, REAL *sums, int n, int depth, int n_vecs, int parts,
     int crossed) {
   (void)parts, (void)crossed;
-  groups(rows, (int64_t)GROUP * depth, depth, 1, lanes, sums, n, depth, n_vecs, 1);
+  groups(rows, (int64_t)GROUP * depth, depth, 1, lanes, sums, n, depth, n_vecs, 1, NULL);
 }
 
 #if defined(PAIRS)
@@ -80,21 +84,21 @@ static __attribute__((noinline)) void products(
 static __attribute__((noinline)) void products_of_pairs(
     const REAL *rows, const REAL *lanes, REAL *sums, int n, int depth, int n_vecs, REAL factor) {
   for (int r = 0; r < n; r += GROUP, rows += GROUP * depth, sums += GROUP * LANES) {
-    if (n_vecs == 1) pairs_1(rows, depth, 1, lanes, sums, depth, 1);
-    else if (n_vecs == 2) pairs_2(rows, depth, 1, lanes, sums, depth, 1);
-    else pairs_3(rows, depth, 1, lanes, sums, depth, 1);
+    if (n_vecs == 1) pairs_1(rows, depth, 1, lanes, sums, depth, 1, NULL);
+    else if (n_vecs == 2) pairs_2(rows, depth, 1, lanes, sums, depth, 1, NULL);
+    else pairs_3(rows, depth, 1, lanes, sums, depth, 1, NULL);
     for (int i = 0; i < GROUP * LANES; i += W) store(sums + i, load(sums + i) * every(factor));
   }
 }
 #endif
 
 // n columns in groups, (n / GROUP, `apart`, GROUP), of which the first `depth` rows count, by lanes
-// (depth, LANES): added to sums (n, LANES).
+// (depth, LANES): added to sums (n, LANES), after those were multiplied by a factor a lane, if given.
 static __attribute__((noinline)) void add_products(
     const REAL *columns, int64_t apart, const REAL *lanes, REAL *sums, int n, int depth, int n_vecs,
-    int parts) {
+    int parts, const REAL *factors) {
   (void)parts;
-  groups(columns, GROUP * apart, 1, GROUP, lanes, sums, n, depth, n_vecs, 0);
+  groups(columns, GROUP * apart, 1, GROUP, lanes, sums, n, depth, n_vecs, 0, factors);
 }
 
 // Room, in numbers, for rows (n, depth), for n rows of so many columns, and for lanes (depth, LANES); and
