@@ -24,12 +24,14 @@ def compiler() -> str:
 
 
 def build(
-    into: Path, *flags: str, old: str = "", new: str = "", keys: int = 128, every: bool = False
-) -> Path:
+    into: Path, *flags: str, old: str = "", new: str = "", keys: int = 128, every: bool = False,
+    number: int = 0,
+) -> Path:  # fmt: skip
     """The library, `new` in place of `old`, which stands once in one of its files; "" is nothing.
 
     With tiles of `keys` keys and as many queries. For every instruction set, or for the one alone
-    that every machine has: it stands in for the others, and is built in a fraction of the time.
+    that every machine has, and `number`: it stands in for the others, and is built in a fraction of
+    the time.
     """
     sources = {path.name: path.read_text("utf-8") for path in FOLDER.glob("*.[ch]")}
     found = sum(source.count(old) for source in sources.values())
@@ -40,7 +42,7 @@ def build(
         for tile in ("KEYS", "QUERIES"):
             source = source.replace(f"{tile} = 128", f"{tile} = {keys}")
         into.joinpath(name).write_text(source, "utf-8")
-    built = SETS if every else SETS[:1]
+    built = SETS if every else {SETS[0], SETS[number]}
     stand_ins = [f"-D{x}_{kind}=baseline_{kind}" for x in SETS for kind in KINDS if x not in built]
     names = [name for x in built for kind in KINDS if (name := f"{x}_{kind}.c") in sources]
     made = into / "_native.so"

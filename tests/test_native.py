@@ -331,6 +331,58 @@ def test_collapsed_rows_keep_five_digits_of_their_entropy(number, monkeypatch):
     fuzz.judge_collapsed()
 
 
+@each_set()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("D", [5, 64, 80])
+def test_a_score_has_the_same_bits_with_queries_and_with_keys_in_the_lanes(
+    number, dtype, D, monkeypatch
+):
+    """Else exp(s - lse) of a map is far off where scores are large."""
+    monkeypatch.setattr(native, "instruction_set", lambda: number)
+    q, k = 3 * randn(1, 8, 700, D, dtype=dtype), randn(1, 8, 90, D, seed=1, dtype=dtype)
+    for rule in (Rule(), Rule(scale=0.3), Rule(causal=True)):
+        largest = attention(q, k, None, rule, impl="native").max_score
+        assert torch.equal(largest, AttentionMap(q, k, rule).scores[:].amax(dim=-1))
+
+
+@each_set()
+@pytest.mark.parametrize(("of_q", "of_k", "of_v"), [
+    (1, 1, 1e-36), (1e-35, 1e35, 1), (1e35, 1e-35, 1), (1, 1, 2e30), (1, 1e-36, 1e-30),
+    (0, 1, 1e-37),
+])  # fmt: skip
+def test_numbers_far_from_1_lose_no_digit(number, of_q, of_k, of_v, monkeypatch):
+    """A float below 2^-110 is not the sum of three of bfloat16; and none is below 2^-126."""
+    monkeypatch.setattr(native, "instruction_set", lambda: number)
+    q, k, v = randn(2, 40, 8) * of_q, randn(2, 50, 8, seed=1) * of_k, randn(2, 50, 8, seed=2) * of_v
+    rule = Rule(causal=True)
+    leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+    got = attention(*leaves, rule, impl="native", received=True)
+    exact = attention(q.double(), k.double(), v.double(), rule, received=True)
+    torch.testing.assert_close(got.out.double(), exact.out, rtol=0, atol=2e-6 * of_v)
+    torch.testing.assert_close(got.entropy.double(), exact.entropy, rtol=0, atol=2e-5)
+    torch.testing.assert_close(got.received.double(), exact.received, rtol=0, atol=2e-5)
+    got.out.backward(torch.full_like(got.out, 1e-3))
+    leaf = v.double().requires_grad_()
+    attention(q.double(), k.double(), leaf, rule).out.backward(torch.full_like(exact.out, 1e-3))
+    torch.testing.assert_close(leaves[2].grad.double(), leaf.grad, rtol=0, atol=1e-7)
+
+
+@pytest.mark.skipif(4 not in csrc.sets(), reason="the chip has no tiles of bfloat16")
+def test_products_in_parts_are_no_less_exact_than_multiply_adds(monkeypatch):
+    q, k, v = (randn(1, 4, 300, 64, seed=s) for s in range(3))
+    exact = attention(q.double(), k.double(), v.double())
+    off = {}
+    for number in (3, 4):
+        monkeypatch.setattr(native, "instruction_set", lambda number=number: number)
+        got = attention(q, k, v, impl="native")
+        off[number] = [
+            float((getattr(got, name).double() - getattr(exact, name)).square().mean().sqrt())
+            for name in ("max_score", "out")
+        ]
+    assert off[4][0] < 0.5 * off[3][0]  # a score
+    assert off[4][1] < off[3][1]
+
+
 # What it takes, and what it refuses ---------------------------------------------------------------
 
 

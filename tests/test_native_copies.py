@@ -255,6 +255,39 @@ COPIES = {
     "columns at the end": ("else memcpy(to, row, sizeof(REAL) * x.n);", ""),
     "rows of the map below each other": ("to += wide", "to += x.n"),
 }
+# Of the products by tiles of bfloat16, for machines that have them
+COPIES_OF_TILES = {
+    "rows without their last part": (
+        "LANES_OF(0) ROWS_OF(2) TIMES ROWS_OF(1) TIMES",
+        "LANES_OF(0) ROWS_OF(1) TIMES",
+    ),
+    "lanes without their last part": (
+        "ROWS_OF(0) TIMES LANES_OF(2) TIMES\n      } else {",
+        "ROWS_OF(0) TIMES\n      } else {",
+    ),
+    "columns without the last part of their lanes": (
+        "ROWS_OF(0) LANES_OF(2) TIMES LANES_OF(1) TIMES\n        ROWS",
+        "ROWS_OF(0) LANES_OF(1) TIMES\n        ROWS",
+    ),
+    "two parts of a weight for values of bfloat16": (
+        "ROWS_OF(0) LANES_OF(2) TIMES LANES_OF(1) TIMES\n      }",
+        "ROWS_OF(0) LANES_OF(1) TIMES\n      }",
+    ),
+    "the parts of a pair in the other order": (
+        "_mm512_srli_epi32((__m512i)high_x, 16) | (ivec)high_y",
+        "_mm512_srli_epi32((__m512i)high_y, 16) | (ivec)high_x",
+    ),
+    "nothing is left for the next part": ("x -= high_x, y -= high_y;\n  }\n}\n\n// Two", "}}\n//"),
+    "the second group of rows is the first": ("_tile_loadd(5, rows + below", "_tile_loadd(5, rows"),
+    "the second vector of lanes is the first": (
+        "(part) * VECS * TILE + TILE, sizeof(vec)",
+        "(part) * VECS * TILE, sizeof(vec)",
+    ),
+    "queries of bfloat16 are not scaled": ("if (SPLIT && c->pairs && c->scale != 1)", "if (0)"),
+    "a step of 16 keys": ("STEP = 2 * GROUP", "STEP = GROUP"),
+    "g . out of the first query": ("sums[i * LANES + lane + i]", "sums[lane + i]"),
+}
+LARGER = {"the first of eight keys on top": 20, "a step of 16 keys": 96}  # tiles that show it
 QUICK = (
     "keys are picked from the neighboring lane",
     "a weight by lse alone",
@@ -321,5 +354,24 @@ def test_small_tiles_break_no_law_in_any_instruction_set(tmp_path, monkeypatch):
 ])  # fmt: skip
 def test_a_wrong_copy_breaks_a_law(name, tmp_path, monkeypatch):
     old, new = COPIES[name]
-    csrc.use(monkeypatch, csrc.build(tmp_path, "-O1", old=old, new=new, keys=7))
+    made = csrc.build(tmp_path, "-O1", old=old, new=new, keys=LARGER.get(name, 7))
+    csrc.use(monkeypatch, made)
     assert broken(0.1, 1.0), f"no law rejects the kernel with {name}"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(4 not in csrc.sets(), reason="the chip has no tiles of bfloat16")
+@pytest.mark.parametrize("name", COPIES_OF_TILES)
+def test_a_wrong_copy_of_the_tiles_breaks_a_law(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(native, "instruction_set", lambda: 4)
+    old, new = COPIES_OF_TILES[name]
+    made = csrc.build(tmp_path, "-O1", old=old, new=new, keys=LARGER.get(name, 7), number=4)
+    csrc.use(monkeypatch, made)
+    assert broken(0.1, 1.0), f"no law rejects the kernel with {name}"
+
+
+@pytest.mark.skipif(4 not in csrc.sets(), reason="the chip has no tiles of bfloat16")
+def test_a_true_copy_of_the_tiles_breaks_no_law(tmp_path, monkeypatch):
+    monkeypatch.setattr(native, "instruction_set", lambda: 4)
+    csrc.use(monkeypatch, csrc.build(tmp_path, "-O1", keys=7, number=4))
+    assert broken(0.1) == ""

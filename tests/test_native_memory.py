@@ -66,8 +66,8 @@ def test_nothing_beyond_an_array_of_any_kind_is_touched(number):
     ("old", "new"),
     [
         (
-            "for (; d < n; d++) *zero += every(x[d] * 0);",
-            "for (; d <= n; d++) *zero += every(x[d] * 0);",
+            "for (; d < n; d++) *seen += every(x[d] * 0);",
+            "for (; d <= n; d++) *seen += every(x[d] * 0);",
         ),
         ("if (n == W && dtype ==", "if (dtype =="),
         ("for (int d = 0; d < n; d++) switch", "for (int d = -1; d < n; d++) switch"),
@@ -142,11 +142,15 @@ def test_the_sanitizers_find_nothing(tmp_path):
         ("{h, i, i + c->offset[b], 0", "{h, i, i + c->offset[b] * 16, 0", "overflow"),
         ("n * sizeof(Rows)", "sizeof(Rows)", "use-after-poison"),
         ("n * sizeof(QueryRows)", "sizeof(QueryRows)", "use-after-poison"),
-        ("n * D * LANES", "D * LANES", "use-after-poison"),
+        ("n * lanes_size(D)", "lanes_size(D)", "use-after-poison"),
         ("tall = QUERIES + GROUP", "tall = QUERIES", "use-after-poison"),
-        ("most(lanes_D, lanes_Dv)", "lanes_D", "use-after-poison"),
-        ("QUERIES * whole_groups(Dv)", "QUERIES * Dv", "use-after-poison"),
-        ("*dk = numbers(space, lanes_D)", "*dk = numbers(space, LANES * D)", "use-after-poison"),
+        ("(space, LANES * most(D, Dv))", "(space, LANES * D)", "use-after-poison"),
+        ("columns_size(QUERIES, Dv)", "QUERIES * Dv", "use-after-poison"),
+        (
+            "*dk = numbers(space, LANES * whole_groups(D))",
+            "*dk = numbers(space, LANES * D)",
+            "use-after-poison",
+        ),
     ],
     ids=[
         "an overflow",

@@ -105,7 +105,7 @@ INLINE void weigh(
   vec m = load(rows->m + at);
   Running run = {{0}, {0}, {0}, {0}, {0}};
 #if defined(AMX)
-  for (int j = n; j < whole_tiles(n); j++) store(s + j * LANES + at, every(-INFINITY));
+  if (n % 2) store(s + n * LANES + at, every(-INFINITY));  // a pair's other half
   for (int j = 0; j < n; j += 2) {
     REAL *here = s + j * LANES + at;
     vec first = weight(load(here), m, &run, figures);
