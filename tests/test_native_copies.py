@@ -73,7 +73,7 @@ COPIES = {
     ),
     "tiles skip a key": ("least(j0 + KEYS, least", "least(j0 + KEYS - 1, least"),
     "values not skipped with their keys": (
-        "if (values) values = columns_from(values, skip);",
+        "if (values) values = columns_from(values, share.skip);",
         "",
     ),
     "the last lane's first key for all": (
@@ -87,7 +87,10 @@ COPIES = {
         "shown",
     ),
     "visible counts the hidden": ("return count;", "return n;"),
-    "no rescale of the output": ("moved ? factors : NULL", "NULL"),
+    "no rescale of the output": (
+        "1,\n               a->moved ? a->factors : NULL",
+        "1, NULL",
+    ),
     "no rescale of the sum": ("    rows->l[lane] *= f;\n", ""),
     "no rescale of the entropy": ("* rows->l[lane]) * f;", "* rows->l[lane]);"),
     "no rescale of the mean key": ("rows->c[lane] *= f;", ""),
@@ -97,7 +100,7 @@ COPIES = {
     "entropy not shifted to the sink": ("(u + d * l) * factor", "u * factor"),
     "rescaled where the first vector moves": ("moved |= any", "moved = x ? moved : any"),
     "a collapsed row is summed like others": (
-        "sums->rest += if_less(p, one, p, zero);\n  sums->ones += if_less(p, one, zero, p);",
+        "sums->rest = add_if_less(p, every(1), sums->rest, p);",
         "sums->rest += p;",
     ),
     "the last of equal keys on top": (
@@ -257,32 +260,28 @@ COPIES = {
 }
 # Of the products by tiles of bfloat16, for machines that have them
 COPIES_OF_TILES = {
-    "rows without their last part": (
-        "LANES_OF(0) ROWS_OF(2) TIMES ROWS_OF(1) TIMES",
-        "LANES_OF(0) ROWS_OF(1) TIMES",
+    "rows without their last part": ("STRAIGHT[] = {{2, 0}", "STRAIGHT[] = {{1, 0}"),
+    "scores without their last pair": ("parts > 1 ? 5 : 0", "parts > 1 ? 4 : 0"),
+    "outputs without their last pair": ("parts > 1 ? 5 : 2", "parts > 1 ? 4 : 2"),
+    "two parts of a weight for values of bfloat16": ("parts > 1 ? 5 : 2", "parts > 1 ? 5 : 1"),
+    "a pair has one half twice": ("(weights ? x : high_x), 16)", "(weights ? y : high_y), 16)"),
+    "no rescale of the output": (
+        "a->rows->x.n_vecs, a->moved ? a->factors : NULL",
+        "a->rows->x.n_vecs, NULL",
     ),
-    "lanes without their last part": (
-        "ROWS_OF(0) TIMES LANES_OF(2) TIMES\n      } else {",
-        "ROWS_OF(0) TIMES\n      } else {",
+    "the scores of the next block over these": (
+        "next_share, room->s[1 - turn], &products)",
+        "next_share, room->s[turn], &products)",
     ),
-    "columns without the last part of their lanes": (
-        "ROWS_OF(0) LANES_OF(2) TIMES LANES_OF(1) TIMES\n        ROWS",
-        "ROWS_OF(0) LANES_OF(1) TIMES\n        ROWS",
+    "the weights of the block before": (
+        "room->weights[turn], call->distance",
+        "room->weights[0], call->distance",
     ),
-    "two parts of a weight for values of bfloat16": (
-        "ROWS_OF(0) LANES_OF(2) TIMES LANES_OF(1) TIMES\n      }",
-        "ROWS_OF(0) LANES_OF(1) TIMES\n      }",
-    ),
-    "the parts of a pair in the other order": (
-        "_mm512_srli_epi32((__m512i)high_x, 16) | (ivec)high_y",
-        "_mm512_srli_epi32((__m512i)high_y, 16) | (ivec)high_x",
-    ),
+    "the block before is left unfinished": ("finish_adding(call, before, room);", ""),
+    "the last block is left unfinished": ("finish_adding(c, &adding, room);", ""),
     "nothing is left for the next part": ("x -= high_x, y -= high_y;\n  }\n}\n\n// Two", "}}\n//"),
-    "the second group of rows is the first": ("_tile_loadd(5, rows + below", "_tile_loadd(5, rows"),
-    "the second vector of lanes is the first": (
-        "(part) * VECS * TILE + TILE, sizeof(vec)",
-        "(part) * VECS * TILE, sizeof(vec)",
-    ),
+    "the second group of rows is the first": ("(5, rows + p->below", "(5, rows"),
+    "the second vector of lanes is the first": ("(7, lanes + TILE", "(7, lanes"),
     "queries of bfloat16 are not scaled": ("if (SPLIT && c->pairs && c->scale != 1)", "if (0)"),
     "a step of 16 keys": ("STEP = 2 * GROUP", "STEP = GROUP"),
     "g . out of the first query": ("sums[i * LANES + lane + i]", "sums[lane + i]"),

@@ -58,7 +58,8 @@ INLINE void put_row(vec x, vec y, char *to, int parts) {
 INLINE void put_pair(vec x, vec y, char *to, int parts, int weights) {
   for (int part = 0; part < parts; part++, to += VECS * TILE) {
     vec high_x = weights ? top_digits(x) : rounded(x), high_y = weights ? top_digits(y) : rounded(y);
-    ivec both = (ivec)_mm512_srli_epi32((__m512i)high_x, 16) | (ivec)high_y;
+    __m512i both = _mm512_srli_epi32((__m512i)(weights ? x : high_x), 16);  // and y where digits are:
+    both = _mm512_ternarylogic_epi32((__m512i)(weights ? y : high_y), _mm512_set1_epi32(0xffff0000), both, 0xea);
     memcpy(to, &both, sizeof both);
     x -= high_x, y -= high_y;
   }
@@ -161,84 +162,130 @@ static __attribute__((noinline)) const REAL *ready_weights(
   return to;
 }
 
-// Tiles 0 to 3 are sums, of two groups of rows by two vectors of lanes; 4 and 5 rows; 6 and 7 lanes.
-#define ROWS_OF(part)                                              \
-  _tile_loadd(4, rows + (part) * TILE, DEEP * 2);                  \
-  if (two) _tile_loadd(5, rows + below + (part) * TILE, DEEP * 2);
-#define LANES_OF(part)                                                                    \
-  _tile_loadd(6, lanes + (part) * VECS * TILE, sizeof(vec));                              \
-  if (wide) _tile_loadd(7, lanes + (part) * VECS * TILE + TILE, sizeof(vec));
-#define TIMES                               \
-  _tile_dpbf16ps(0, 4, 6);                  \
-  if (wide) _tile_dpbf16ps(1, 4, 7);        \
-  if (two) _tile_dpbf16ps(2, 5, 6);         \
-  if (two && wide) _tile_dpbf16ps(3, 5, 7);
+// What is multiplied one after the other in a step of depth: which parts of the rows and of the lanes are
+// loaded for it, -1 being those that are there already. Where rows and lanes have changed places,
+// `crossed`, a sum has the same order, and the same bits. The first part of both comes behind them all.
+typedef struct {
+  int8_t rows, lanes;
+} Pair;
+static const Pair STRAIGHT[] = {{2, 0}, {1, -1}, {-1, 1}, {0, -1}, {-1, 2}};
+static const Pair CROSSED[] = {{0, 2}, {-1, 1}, {1, -1}, {-1, 0}, {2, -1}};
+static const Pair OF_ONE_PART[] = {{0, 2}, {-1, 1}};
 
-INLINE void sums_of_tiles(
-    const char *rows, int64_t below, const char *lanes, int64_t deep, int row_parts, int lane_parts,
-    int crossed, int two, int wide, REAL *to) {
-  const char *first_rows = rows, *first_lanes = lanes;
-  __asm__ volatile("" : : : "memory");  // what tiles are loaded from is written before, not behind
-  _tile_zero(0);
-  _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
-  if (row_parts > 1 || lane_parts > 1)
-    for (int64_t k = 0; k < deep; k++, rows += ROW_TILE, lanes += LANE_TILE) {
-      if (row_parts > 1 && crossed) {
-        ROWS_OF(0) LANES_OF(2) TIMES LANES_OF(1) TIMES
-        ROWS_OF(1) TIMES LANES_OF(0) TIMES ROWS_OF(2) TIMES
-      } else if (row_parts > 1) {
-        LANES_OF(0) ROWS_OF(2) TIMES ROWS_OF(1) TIMES
-        LANES_OF(1) TIMES ROWS_OF(0) TIMES LANES_OF(2) TIMES
-      } else {
-        ROWS_OF(0) LANES_OF(2) TIMES LANES_OF(1) TIMES
-      }
-    }
-  rows = first_rows, lanes = first_lanes;
-  for (int64_t k = 0; k < deep; k++, rows += ROW_TILE, lanes += LANE_TILE) {
-    ROWS_OF(0) LANES_OF(0) TIMES
-  }
-  _tile_stored(0, to, LANES * sizeof(REAL));
-  if (wide) _tile_stored(1, to + W, LANES * sizeof(REAL));
-  if (two) _tile_stored(2, to + GROUP * LANES, LANES * sizeof(REAL));
-  if (two && wide) _tile_stored(3, to + GROUP * LANES + W, LANES * sizeof(REAL));
+// Products that are under way: n rows, (n, depth), by lanes (depth, LANES), both in parts.
+typedef struct {
+  const char *rows, *lanes;
+  int64_t below, deep, k;  // bytes from a group of rows to the next; steps of depth, and at which it is
+  const Pair *pairs;
+  int n_pairs, pair, n, n_vecs;
+  REAL *to;                // sums (n in whole groups, LANES)
+} Products;
+
+INLINE void start_tiles(
+    Products *p, const REAL *rows, int64_t below, const REAL *lanes, REAL *sums, int n, int depth,
+    int n_vecs, const Pair *pairs, int n_pairs) {
+  *p = (Products){.rows = (const char *)rows, .lanes = (const char *)lanes, .below = below,
+                  .deep = tiles_deep(depth), .pairs = pairs, .n_pairs = n_pairs, .n = n,
+                  .n_vecs = n_vecs, .to = sums};
 }
 
-// n rows, (n, depth), by lanes (depth, LANES), both in parts: sums (n in whole groups, LANES). Where
-// rows and lanes have changed places, `crossed`, a sum has the same order, and the same bits.
-static __attribute__((noinline)) void products(
+INLINE void start_products(
+    Products *p, const REAL *rows, const REAL *lanes, REAL *sums, int n, int depth, int n_vecs,
+    int parts, int crossed) {
+  const Pair *pairs = crossed ? CROSSED : STRAIGHT;
+  start_tiles(p, rows, tiles_deep(depth) * ROW_TILE, lanes, sums, n, depth, n_vecs, pairs, parts > 1 ? 5 : 0);
+}
+
+// One more pair of parts, of two groups of rows by two vectors of lanes: whether any is left. Tiles 0 to
+// 3 are their sums; 4 and 5 rows; 6 and 7 lanes.
+INLINE int some_products(Products *p) {
+  if (p->n <= 0) return 0;
+  int two = p->n > GROUP, wide = p->n_vecs > 1, last = p->pair == p->n_pairs;
+  Pair pair = last ? (Pair){0, 0} : p->pairs[p->pair];
+  const char *rows = p->rows + p->k * ROW_TILE + pair.rows * TILE;
+  const char *lanes = p->lanes + p->k * LANE_TILE + pair.lanes * VECS * TILE;
+  __asm__ volatile("" : : : "memory");  // what tiles are loaded from is written before, not behind
+  if (p->k == 0 && p->pair == 0) {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+  if (pair.rows >= 0) {
+    _tile_loadd(4, rows, DEEP * 2);
+    if (two) _tile_loadd(5, rows + p->below, DEEP * 2);
+  }
+  if (pair.lanes >= 0) {
+    _tile_loadd(6, lanes, sizeof(vec));
+    if (wide) _tile_loadd(7, lanes + TILE, sizeof(vec));
+  }
+  _tile_dpbf16ps(0, 4, 6);
+  if (wide) _tile_dpbf16ps(1, 4, 7);
+  if (two) _tile_dpbf16ps(2, 5, 6);
+  if (two && wide) _tile_dpbf16ps(3, 5, 7);
+  if (!last && ++p->pair < p->n_pairs) return 1;
+  if (++p->k < p->deep) {
+    if (!last) p->pair = 0;
+    return 1;
+  }
+  p->k = 0;
+  if (!last) return 1;
+  _tile_stored(0, p->to, LANES * sizeof(REAL));
+  if (wide) _tile_stored(1, p->to + W, LANES * sizeof(REAL));
+  if (two) _tile_stored(2, p->to + GROUP * LANES, LANES * sizeof(REAL));
+  if (two && wide) _tile_stored(3, p->to + GROUP * LANES + W, LANES * sizeof(REAL));
+  p->pair = 0;
+  p->n -= 2 * GROUP;
+  p->rows += 2 * p->below;
+  p->to += 2 * GROUP * LANES;
+  return p->n > 0;
+}
+
+static __attribute__((noinline)) void finish_products(Products *p) {
+  while (some_products(p)) {}
+}
+
+static void products(
     const REAL *rows, const REAL *lanes, REAL *sums, int n, int depth, int n_vecs, int parts,
     int crossed) {
-  int64_t deep = tiles_deep(depth), below = deep * ROW_TILE;
-  const char *from = (const char *)rows, *by = (const char *)lanes;
-  for (int r = 0; r < n; r += 2 * GROUP, from += 2 * below, sums += 2 * GROUP * LANES) {
-    int two = n - r > GROUP, wide = n_vecs > 1;
-    if (parts == 1) sums_of_tiles(from, below, by, deep, 1, 1, 0, two, wide, sums);
-    else if (two && wide) sums_of_tiles(from, below, by, deep, PARTS, PARTS, crossed, 1, 1, sums);
-    else sums_of_tiles(from, below, by, deep, PARTS, PARTS, crossed, two, wide, sums);
-  }
+  Products p;
+  start_products(&p, rows, lanes, sums, n, depth, n_vecs, parts, crossed);
+  finish_products(&p);
 }
 
 // n columns of `apart` rows, of which the first `depth` count, by lanes (depth, LANES), both in parts:
-// added to sums (n in whole groups, LANES), after those were multiplied by a factor a lane, if given.
-static __attribute__((noinline)) void add_products(
+// new sums (n in whole groups, LANES).
+INLINE void start_columns(
+    Products *p, const REAL *columns, int64_t apart, const REAL *lanes, REAL *sums, int n, int depth,
+    int n_vecs, int parts) {
+  start_tiles(p, columns, tiles_deep(apart) * ROW_TILE, lanes, sums, n, depth, n_vecs,
+              parts > 1 ? STRAIGHT : OF_ONE_PART, parts > 1 ? 5 : 2);
+}
+
+// New sums (n in whole groups, LANES) to those before them, after those were multiplied by a factor a
+// lane, if given.
+static __attribute__((noinline)) void add_sums(
+    const REAL *new, REAL *sums, int n, int n_vecs, const REAL *factors) {
+  for (int i = 0; i < whole_groups(n); i++)
+    for (int at = 0; at < n_vecs * W; at += W) {
+      REAL *to = sums + i * LANES + at;
+      vec sum = load(new + i * LANES + at);
+      store(to, factors ? fma_(load(to), load(factors + at), sum) : load(to) + sum);
+    }
+}
+
+// Both at once.
+static void add_products(
     const REAL *columns, int64_t apart, const REAL *lanes, REAL *sums, int n, int depth, int n_vecs,
     int parts, const REAL *factors) {
-  int64_t deep = tiles_deep(depth), below = tiles_deep(apart) * ROW_TILE;
-  const char *from = (const char *)columns, *by = (const char *)lanes;
   REAL new[2 * GROUP * LANES] __attribute__((aligned(64)));
-  for (int r = 0; r < n; r += 2 * GROUP, from += 2 * below, sums += 2 * GROUP * LANES) {
-    int two = n - r > GROUP, wide = n_vecs > 1;
-    if (parts == 1) sums_of_tiles(from, below, by, deep, 1, PARTS, 0, two, wide, new);
-    else if (two && wide) sums_of_tiles(from, below, by, deep, PARTS, PARTS, 0, 1, 1, new);
-    else sums_of_tiles(from, below, by, deep, PARTS, PARTS, 0, two, wide, new);
-    for (int i = 0; i < (two ? 2 : 1) * GROUP; i++)
-      for (int at = 0; at < n_vecs * W; at += W) {
-        REAL *to = sums + i * LANES + at;
-        vec sum = load(new + i * LANES + at);
-        store(to, factors ? fma_(load(to), load(factors + at), sum) : load(to) + sum);
-      }
+  for (int r = 0; r < n; r += 2 * GROUP, sums += 2 * GROUP * LANES) {
+    int few = n - r < 2 * GROUP ? n - r : 2 * GROUP;
+    Products p;
+    start_columns(&p, columns, apart, lanes, new, few, depth, n_vecs, parts);
+    finish_products(&p);
+    add_sums(new, sums, few, n_vecs, factors);
+    columns += columns_size(apart, 2 * GROUP);
   }
 }
 

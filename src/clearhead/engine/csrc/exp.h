@@ -13,8 +13,8 @@
 // product and its sum 0.8e-7 and 1.4e-16 (tests/test_native.py measures it).
 #if defined(IS_FLOAT)
 #define LOWEST (-104.0f)
-INLINE vec exp_(vec x) {
-  vec n = nearest(x * every((REAL)LOG2_E));
+INLINE vec exp_of_rest(vec x, vec *power) {
+  vec n = nearest_product(x, (REAL)LOG2_E);
   vec r = fma_(n, every(-6.93145751953125e-1f), x);
   r = fma_(n, every(-1.428606820309417e-6f), r);
   vec p = every(1.381460112e-3f);
@@ -24,12 +24,13 @@ INLINE vec exp_(vec x) {
   p = fma_(p, r, every(4.999999404e-1f));
   p = fma_(p, r, every(1.0f));
   p = fma_(p, r, every(1.0f));
-  return times_power_of_2(p, n, x, every(LOWEST));
+  *power = n;
+  return p;
 }
 #else
 #define LOWEST (-746.0)
-INLINE vec exp_(vec x) {
-  vec n = nearest(x * every(LOG2_E));
+INLINE vec exp_of_rest(vec x, vec *power) {
+  vec n = nearest_product(x, LOG2_E);
   vec r = fma_(n, every(-6.93147180369123816490e-1), x);
   r = fma_(n, every(-1.90821492927058770002e-10), r);
   vec p = every(1.0 / 6227020800.0);  // 1 / 13!, and so on: Taylor's, whose rest is 4e-18
@@ -46,7 +47,31 @@ INLINE vec exp_(vec x) {
   p = fma_(p, r, every(0.5));
   p = fma_(p, r, every(1.0));
   p = fma_(p, r, every(1.0));
+  *power = n;
+  return p;
+}
+#endif
+
+INLINE vec exp_(vec x) {
+  vec n, p = exp_of_rest(x, &n);
   return times_power_of_2(p, n, x, every(LOWEST));
+}
+
+// e^x, and e^x x added to a sum; of -infinity 0 and nothing.
+#if defined(AVX512) && defined(IS_FLOAT)
+INLINE vec exp_and_product(vec x, vec *sum) {
+  vec n, p = exp_of_rest(x, &n);
+  __mmask16 there = _mm512_cmp_ps_mask(x, every(LOWEST), _CMP_NLE_UQ);
+  p = _mm512_maskz_scalef_ps(there, p, n);
+  *sum = _mm512_mask3_fmadd_ps(p, x, *sum, there);
+  return p;
+}
+#else
+INLINE vec exp_and_product(vec x, vec *sum) {
+  x = greatest(every(LOWEST), x);
+  vec p = exp_(x);
+  *sum = fma_(p, x, *sum);
+  return p;
 }
 #endif
 

@@ -35,6 +35,12 @@ static void begin_rows(Call *c, int64_t b, int64_t g, int64_t n, REAL *turned, R
   }
 }
 
+// The numbers of a tile's keys, which a sum takes out of memory.
+#define EIGHT(n) n, n + 1, n + 2, n + 3, n + 4, n + 5, n + 6, n + 7
+#define MORE(n) EIGHT(n), EIGHT(n + 8), EIGHT(n + 16), EIGHT(n + 24)
+static const REAL NUMBERS[] = {MORE(0), MORE(32), MORE(64), MORE(96), 128};
+_Static_assert(sizeof NUMBERS / sizeof(REAL) > KEYS, "a number for each key");
+
 // The new largest scores, and where they are: the lowest key of equals. Whether any has changed.
 // All vectors side by side: each waits for the one above it, and so none waits alone. Of eight keys
 // the largest is found first; which it was is asked once, of the eight with the row's largest.
@@ -80,51 +86,51 @@ INLINE int find_largest(
   return largest_of(s, n, VECS, j0, rows, figures);
 }
 
-// Sums of a vector's lanes while they run: those of Sums, and the number of the key.
+// Sums of a vector's lanes while they run: those of Sums, but all weights in place of those that are 1.
 typedef struct {
-  vec ones, rest, u, c, j;
+  vec all, rest, u, c;
 } Running;
 
 // The weight of a score, added to the sums.
-INLINE vec weight(vec s, vec m, Running *sums, int figures) {
-  vec zero = {0}, one = every(1), x = greatest(every(LOWEST), s - m), p = exp_(x);
-  sums->rest += if_less(p, one, p, zero);
-  sums->ones += if_less(p, one, zero, p);
-  if (figures) {
-    sums->u = fma_(p, x, sums->u);
-    sums->c = fma_(p, sums->j, sums->c);
-    sums->j += one;
-  }
+INLINE vec weight(vec s, vec m, int j, Running *sums, int figures) {
+  vec p = exp_and_product(s - m, &sums->u);
+  sums->all += p;
+  sums->rest = add_if_less(p, every(1), sums->rest, p);
+  if (figures) sums->c = fma_(p, every(NUMBERS[j]), sums->c);
   return p;
 }
 
 // Weights in place of the scores, and their sums. Where numbers are split their parts go to `ready`, and
-// the weights themselves to their place only if they are `kept`.
+// the weights themselves to their place only if they are `kept`; and `beside` them, for tiles and vectors
+// have units of their own, the products of two other blocks are made: what the one before adds to its
+// output, and the scores of the next.
 INLINE void weigh(
-    REAL *s, int n, int at, const Rows *rows, Sums *sums, REAL *ready, int kept, int figures) {
+    REAL *s, int n, int at, const Rows *rows, Sums *sums, REAL *ready, int kept, Products *beside[2],
+    int figures) {
   vec m = load(rows->m + at);
-  Running run = {{0}, {0}, {0}, {0}, {0}};
+  Running run = {{0}, {0}, {0}, {0}};
 #if defined(AMX)
   if (n % 2) store(s + n * LANES + at, every(-INFINITY));  // a pair's other half
   for (int j = 0; j < n; j += 2) {
     REAL *here = s + j * LANES + at;
-    vec first = weight(load(here), m, &run, figures);
-    vec second = weight(load(here + LANES), m, &run, figures);
+    vec first = weight(load(here), m, j, &run, figures);
+    vec second = weight(load(here + LANES), m, j + 1, &run, figures);
     put_pair(first, second, place_of_pair(ready, j, at), PARTS, 1);
+    if (j % 8 && !some_products(beside[0])) some_products(beside[1]);
     if (kept) store(here, first), store(here + LANES, second);
   }
   for (int j = (n + 1) / 2 * 2; j < whole_tiles(n); j += 2)
     put_pair((vec){0}, (vec){0}, place_of_pair(ready, j, at), PARTS, 1);
 #else
-  (void)ready, (void)kept;
+  (void)ready, (void)kept, (void)beside;
   for (int j = 0; j < n; j++) {
     REAL *here = s + j * LANES + at;
-    store(here, weight(load(here), m, &run, figures));
+    store(here, weight(load(here), m, j, &run, figures));
   }
 #endif
-  store(sums->ones + at, run.ones);
+  store(sums->ones + at, nearest(run.all - run.rest));  // a number of weights, and so whole
   store(sums->rest + at, run.rest);
-  store(sums->u + at, run.u);
+  if (figures) store(sums->u + at, run.u);
   store(sums->c + at, run.c);
 }
 
@@ -191,24 +197,61 @@ static void add_distance(Rows *rows, int64_t j0, int n, const REAL *p, const Sum
 // Room for a thread: the tile, packed, its scores and weights, queries being turned into lanes, and
 // the rows of as many blocks as share the tile.
 typedef struct {
-  REAL *keys, *values, *s, *weights, *turned;
+  REAL *keys, *values, *s[2], *weights[2], *turned, *made;
   Rows *rows;
 } Room;
 
+// What a block adds to its output, under way: the weights times the values, and its factors.
+typedef struct {
+  Products products;
+  Rows *rows;  // NULL: there is none
+  REAL factors[LANES];
+  int moved;
+} Adding;
+
+static void start_adding(
+    const Call *c, Adding *a, const REAL *values, int64_t apart, int n, const Room *room, int turn) {
+  Rows *rows = a->rows;
+#if defined(AMX)
+  start_columns(&a->products, values, apart, room->weights[turn], room->made, c->Dv, n, rows->x.n_vecs,
+                parts_of(&c->v));
+#else
+  add_products(values, apart, room->s[turn], rows->o, c->Dv, n, rows->x.n_vecs, 1,
+               a->moved ? a->factors : NULL);
+#endif
+}
+
+static void finish_adding(const Call *c, Adding *a, const Room *room) {
+#if defined(AMX)
+  if (!a->rows) return;
+  finish_products(&a->products);
+  add_sums(room->made, a->rows->o, c->Dv, a->rows->x.n_vecs, a->moved ? a->factors : NULL);
+#endif
+  (void)c, (void)room;
+  a->rows = NULL;
+}
+
+// What a block sees of a tile of keys j0:j1: n keys behind the first `skip`.
+typedef struct {
+  int skip, n;
+} Share;
+
 INLINE void absorb_(
-    const Call *call, Rows *rows, const REAL *keys, const REAL *values, int64_t apart, int64_t j0,
-    int n, const Room *room, int figures) {
-  REAL old[LANES], factors[LANES];
+    const Call *call, Rows *rows, const REAL *values, int64_t apart, int64_t j0, int n,
+    const Room *room, int turn, Products *next, Adding *before, int figures) {
+  REAL old[LANES], *s = room->s[turn];
+  Adding adding = {.rows = rows, .moved = 0};
+  Products *beside[2] = {&before->products, next};
   Sums t = {0};
-  REAL *s = room->s;
   int width = rows->x.n_vecs * W;
-  score(call, &rows->x, rows->q, keys, j0, n, s, NULL, rows->seen);
+  apply_rule(call, &rows->x, j0, n, s, NULL, rows->seen);
   if (call->key_scores) read_picks(call, rows, j0, n, s);
   memcpy(old, rows->m, sizeof old);
   int moved = find_largest(s, n, rows->x.n_vecs, j0, rows, figures);
   for (int at = 0; at < width; at += W)
-    weigh(s, n, at, rows, &t, room->weights, call->distance != NULL, figures);
-  if (moved) rescale(rows, old, factors, figures);
+    weigh(s, n, at, rows, &t, room->weights[turn], call->distance != NULL, beside, figures);
+  adding.moved = moved;
+  if (moved) rescale(rows, old, adding.factors, figures);
   if (call->distance) add_distance(rows, j0, n, s, &t);
   for (int lane = 0; lane < width; lane++) {
     double l = (double)t.ones[lane] + t.rest[lane];
@@ -218,22 +261,32 @@ INLINE void absorb_(
       rows->c[lane] += (double)j0 * l + t.c[lane];
     }
   }
+  finish_adding(call, before, room);
   if (!values) return;
-  add_products(values, apart, SPLIT ? room->weights : s, rows->o, call->Dv, n, rows->x.n_vecs, parts_of(&call->v),
-               moved ? factors : NULL);
+  *before = adding;
+  start_adding(call, before, values, apart, n, room, turn);
 }
 
-// The keys j0:j1 of a tile, packed, as far as the block sees any of them.
+// Of the products of a block and its share of a tile, in s, all sums.
 static __attribute__((noinline)) void absorb(
-    const Call *c, Rows *rows, const REAL *keys, const REAL *values, int64_t j0, int64_t j1,
-    const Room *room) {
-  int64_t skip = most(0, rows->x.reach.first - j0) / STEP * STEP, apart = j1 - j0;
-  int n = (int)(least(j1, rows->x.reach.last) - j0 - skip);
-  if (nothing_shown(c, rows->x.b, rows->x.q, rows->x.n, j0 + skip, n)) return;
-  keys = rows_from(keys, skip, c->depth);
-  if (values) values = columns_from(values, skip);
-  if (c->figures) absorb_(c, rows, keys, values, apart, j0 + skip, n, room, 1);
-  else absorb_(c, rows, keys, values, apart, j0 + skip, n, room, 0);
+    const Call *c, Rows *rows, const REAL *values, int64_t j0, int64_t j1, Share share,
+    const Room *room, int turn, Products *next, Adding *before) {
+  if (values) values = columns_from(values, share.skip);
+  j0 += share.skip;
+  if (c->figures) absorb_(c, rows, values, j1 - j0 + share.skip, j0, share.n, room, turn, next, before, 1);
+  else absorb_(c, rows, values, j1 - j0 + share.skip, j0, share.n, room, turn, next, before, 0);
+}
+
+// The next of n blocks, from r on, that sees any key of a tile, with its share; n if there is none.
+static int next_block(const Call *c, const Room *room, int r, int n, int64_t j0, int64_t j1, Share *share) {
+  for (; r < n; r++) {
+    const Block *x = &room->rows[r].x;
+    if (x->reach.last <= j0 || x->reach.first >= j1) continue;
+    share->skip = (int)(most(0, x->reach.first - j0) / STEP * STEP);
+    share->n = (int)(least(j1, x->reach.last) - j0 - share->skip);
+    if (!nothing_shown(c, x->b, x->q, x->n, j0 + share->skip, share->n)) break;
+  }
+  return r;
 }
 
 // The results of rows that have seen all their keys; a sink is one more outcome.
@@ -280,6 +333,31 @@ static void finish_rows(const Call *c, const Rows *rows) {
   if (c->out) put_lanes(rows->o, c->Dv, x->n, share, c->out, c->q.dtype, number);
 }
 
+static void start_block(const Call *c, const Room *room, int r, Share share, REAL *s, Products *p) {
+  const Rows *rows = room->rows + r;
+  const REAL *keys = rows_from(room->keys, share.skip, c->depth);
+  start_scores(c, p, keys, rows->q, share.n, rows->x.n_vecs, 0, s);
+}
+
+// A tile, packed, into each of n blocks that sees any of it. Where products can run beside the softmax of
+// another block, its scores are begun before that, and what it adds to its output behind it.
+static void absorb_tile(const Call *c, const Room *room, int n, int64_t j0, int64_t j1) {
+  const REAL *values = c->out ? room->values : NULL;
+  Share share = {0, 0}, next_share = {0, 0};
+  Products products = {0};
+  Adding adding = {.rows = NULL};
+  int turn = 0, r = next_block(c, room, 0, n, j0, j1, &share);
+  if (r < n) start_block(c, room, r, share, room->s[turn], &products);
+  for (int next; r < n; r = next, share = next_share, turn ^= SPLIT) {
+    next = next_block(c, room, r + 1, n, j0, j1, &next_share);
+    finish_scores(c, &products, share.n, room->s[turn]);
+    if (SPLIT && next < n) start_block(c, room, next, next_share, room->s[1 - turn], &products);
+    absorb(c, room->rows + r, values, j0, j1, share, room, turn, &products, &adding);
+    if (!SPLIT && next < n) start_block(c, room, next, next_share, room->s[0], &products);
+  }
+  finish_adding(c, &adding, room);
+}
+
 static void forward_unit(Call *c, int64_t unit, Room *room) {
   int64_t per_head = blocks_per_key_head(c), at = unit / (c->B * c->G) * c->per_unit;
   int64_t b = unit % (c->B * c->G) / c->G, g = unit % c->G, last = 0, first = c->S;
@@ -297,11 +375,7 @@ static void forward_unit(Call *c, int64_t unit, Room *room) {
     if (c->out)
       note(c, VALUES_SEEN,
            pack_columns(&c->v, b, g, j0, j1 - j0, c->Dv, 1, parts_of(&c->v), NULL, room->values));
-    for (int r = 0; r < n; r++) {
-      Rows *rows = room->rows + r;
-      if (rows->x.reach.last <= j0 || rows->x.reach.first >= j1) continue;
-      absorb(c, rows, room->keys, c->out ? room->values : NULL, j0, j1, room);
-    }
+    absorb_tile(c, room, n, j0, j1);
   }
   for (int r = 0; r < n; r++) finish_rows(c, room->rows + r);
 }

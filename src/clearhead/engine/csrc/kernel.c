@@ -11,7 +11,7 @@
 
 // Blocks that share a packed tile, and bytes of theirs; and steps of vectors in a unit, which are about
 // a fifth of a second, for Ctrl-C is heard between units.
-enum { TOGETHER = 768 / LANES, NEAR = 1 << 19, LONG = 1 << 29 };
+enum { TOGETHER = 16 + SPLIT * 16, NEAR = 1 << 19, LONG = 1 << 29 };
 
 // The steps of vectors that a block takes, if it sees all: a sum of products for each cell, and the
 // rest of what is done to it.
@@ -89,9 +89,11 @@ static void lay_out(const Call *c, Space *space, AnyRoom *room) {
       Room *r = &room->forward;
       r->keys = numbers(space, rows_size(KEYS, D));
       r->values = numbers(space, columns_size(KEYS, Dv));
-      r->s = numbers(space, tile * LANES);
-      r->weights = numbers(space, SPLIT * lanes_size(KEYS));
+      r->s[0] = r->s[1] = numbers(space, tile * LANES);
+      if (SPLIT) r->s[1] = numbers(space, tile * LANES);
+      for (int turn = 0; turn < 2; turn++) r->weights[turn] = numbers(space, SPLIT * lanes_size(KEYS));
       r->turned = numbers(space, SPLIT * D * LANES);
+      r->made = numbers(space, SPLIT * LANES * whole_groups(Dv));
       r->rows = part(space, n * sizeof(Rows));
       for (int64_t i = 0; i < n; i++) {
         REAL *q = numbers(space, lanes_size(D)), *o = numbers(space, LANES * whole_groups(Dv));

@@ -63,8 +63,9 @@ static void pack_key_rows(Call *c, int64_t b, int64_t g, int64_t j0, int n, REAL
   note(c, KEYS_SEEN, seen);
 }
 
-// Rows (n in whole groups, depth) by lanes (depth, LANES), scaled.
-static void multiply(const Call *c, const REAL *rows, const REAL *lanes, int n, int n_vecs, int crossed,
+// Rows (n in whole groups, depth) by lanes (depth, LANES), scaled: `finish_scores` is when they are there.
+static void start_scores(
+    const Call *c, Products *p, const REAL *rows, const REAL *lanes, int n, int n_vecs, int crossed,
     REAL *s) {
 #if defined(PAIRS)
   if (c->pairs) {
@@ -72,9 +73,20 @@ static void multiply(const Call *c, const REAL *rows, const REAL *lanes, int n, 
     return;
   }
 #endif
-  products(rows, lanes, s, n, c->depth, n_vecs, c->pairs ? 1 : 3, crossed);
+  start_products(p, rows, lanes, s, n, c->depth, n_vecs, c->pairs ? 1 : 3, crossed);
+}
+
+static void finish_scores(const Call *c, Products *p, int n, REAL *s) {
+  finish_products(p);
   if (SPLIT && c->pairs && c->scale != 1)
     for (int i = 0; i < n * LANES; i += W) store(s + i, load(s + i) * every((REAL)c->scale));
+}
+
+static void multiply(const Call *c, const REAL *rows, const REAL *lanes, int n, int n_vecs, int crossed,
+    REAL *s) {
+  Products p;
+  start_scores(c, &p, rows, lanes, n, n_vecs, crossed, s);
+  finish_scores(c, &p, n, s);
 }
 
 // -inf where position hides a key; adds to `seen` how many are left.
@@ -144,12 +156,10 @@ static void shape(const Call *c, const Block *x, int64_t j0, int n, REAL *s, REA
   }
 }
 
-// Scores of the queries q (depth, LANES) for the packed keys j0:j0 + n, in s. Adds to `seen` how many
+// Products of queries and keys j0:j0 + n, made into scores by the rule, in place. Adds to `seen` how many
 // keys each lane sees, and says whether any is hidden.
-static int score(
-    const Call *c, const Block *x, const REAL *q, const REAL *keys, int64_t j0, int n, REAL *s,
-    REAL *slope, int64_t *seen) {
-  multiply(c, keys, q, n, x->n_vecs, 0, s);
+static int apply_rule(
+    const Call *c, const Block *x, int64_t j0, int n, REAL *s, REAL *slope, int64_t *seen) {
   if (c->softcap > 0 || c->alibi || c->bias.data) shape(c, x, j0, n, s, slope);
   if (anything_hidden(c, x->b, x->q, x->n, j0, n)) {
     hide_by_all(c, x, j0, n, s, seen);
@@ -161,4 +171,12 @@ static int score(
   }
   for (int lane = 0; lane < LANES; lane++) seen[lane] += n;
   return 0;
+}
+
+// Scores of the queries q (depth, LANES) for the packed keys j0:j0 + n, in s, likewise.
+static int score(
+    const Call *c, const Block *x, const REAL *q, const REAL *keys, int64_t j0, int n, REAL *s,
+    REAL *slope, int64_t *seen) {
+  multiply(c, keys, q, n, x->n_vecs, 0, s);
+  return apply_rule(c, x, j0, n, s, slope, seen);
 }

@@ -67,7 +67,8 @@ INLINE void store(REAL *p, vec x) { *(loose *)p = x; }
 INLINE vec every(REAL x) { return x - (vec){0}; }
 INLINE ivec ievery(INT x) { return x - (ivec){0}; }
 
-// greatest(a, b) is b where either is NaN. if_less: x where a < b, y elsewhere, NaN among it.
+// greatest(a, b) is b where either is NaN. if_less: x where a < b, y elsewhere, NaN among it; add_if_less:
+// sum + x there, else sum.
 // times_power_of_2: a 2^n, but 0 where x has come to an end: a machine that is asked for a number below
 // the smallest takes a hundred times as long for it, and hidden scores ask for nothing else.
 
@@ -80,6 +81,9 @@ INLINE vec times_power_of_2(vec a, vec n, vec x, vec end) {
 }
 INLINE vec if_less(vec a, vec b, vec x, vec y) {
   return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), y, x);
+}
+INLINE vec add_if_less(vec a, vec b, vec sum, vec x) {
+  return _mm512_mask_add_ps(sum, _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), sum, x);
 }
 INLINE vec if_iless(ivec a, ivec b, vec x, vec y) {
   return _mm512_mask_blend_ps(_mm512_cmplt_epi32_mask((__m512i)a, (__m512i)b), y, x);
@@ -103,6 +107,9 @@ INLINE vec times_power_of_2(vec a, vec n, vec x, vec end) {
 INLINE vec if_less(vec a, vec b, vec x, vec y) {
   return _mm512_mask_blend_pd(_mm512_cmp_pd_mask(a, b, _CMP_LT_OQ), y, x);
 }
+INLINE vec add_if_less(vec a, vec b, vec sum, vec x) {
+  return _mm512_mask_add_pd(sum, _mm512_cmp_pd_mask(a, b, _CMP_LT_OQ), sum, x);
+}
 INLINE vec if_iless(ivec a, ivec b, vec x, vec y) {
   return _mm512_mask_blend_pd(_mm512_cmplt_epi64_mask((__m512i)a, (__m512i)b), y, x);
 }
@@ -111,6 +118,7 @@ INLINE int any_less(vec a, vec b) { return _mm512_cmp_pd_mask(a, b, _CMP_LT_OQ) 
 #else
 INLINE vec pick(ivec where, vec x, vec y) { return (vec)((where & (ivec)x) | (~where & (ivec)y)); }
 INLINE vec if_less(vec a, vec b, vec x, vec y) { return pick((ivec)(a < b), x, y); }
+INLINE vec add_if_less(vec a, vec b, vec sum, vec x) { return sum + if_less(a, b, x, (vec){0}); }
 INLINE vec if_iless(ivec a, ivec b, vec x, vec y) { return pick((ivec)(a < b), x, y); }
 INLINE int any_less(vec a, vec b) {
   ivec less = (ivec)(a < b);
@@ -145,3 +153,12 @@ INLINE vec fma_(vec a, vec b, vec c) { return a * b + c; }
 INLINE vec greatest(vec a, vec b) { return pick((ivec)(a > b), a, b); }
 #endif
 #endif
+
+// The whole number nearest to x times a factor, a small one: by the addition of a number so large that
+// no digit is left for what is not whole.
+INLINE vec nearest_product(vec x, REAL factor) {
+  const REAL big = SINGLE ? (REAL)12582912.0 : (REAL)6755399441055744.0;
+  vec sum = fma_(x, every(factor), every(big));
+  __asm__("" : "+" REGISTER(sum));  // or a compiler that is told to be fast takes it away again
+  return sum - every(big);
+}
