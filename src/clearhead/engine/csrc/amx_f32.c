@@ -1,4 +1,5 @@
-#if defined(__x86_64__)
+#include "kernel.h"
+#if defined(KNOWS_TILES)
 #define REAL float
 #define INT int32_t
 #define IS_FLOAT

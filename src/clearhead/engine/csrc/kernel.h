@@ -2,6 +2,13 @@
 #pragma once
 #include "call.h"
 
+// Older compilers have no word for tiles.
+#if defined(__x86_64__) && defined(__clang__) && __clang_major__ >= 12
+#define KNOWS_TILES
+#elif defined(__x86_64__) && !defined(__clang__) && __GNUC__ >= 11
+#define KNOWS_TILES
+#endif
+
 typedef struct {
   void (*plan)(Call *, int64_t threads);             // cuts a call into units, and their room
   void (*work)(Call *);                              // does units until none is left, or no time is

@@ -23,7 +23,7 @@ static const char *const NAMES[] = {"baseline", "avx2", "avx512", "avx512bf16", 
 #if defined(__x86_64__)
 // Whether the machine multiplies tiles of bfloat16, and the system lets this process keep them.
 static int has_tiles(void) {
-#if defined(__linux__)
+#if defined(__linux__) && defined(KNOWS_TILES)
   unsigned a, b, c, d;
   if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d >> 22 & 1) || !(d >> 24 & 1)) return 0;
   return !syscall(SYS_arch_prctl, 0x1023, 18);  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA
@@ -54,7 +54,9 @@ const char *clearhead_name(int set) { return NAMES[set]; }
 
 static const Kernel *kernel_of(int set, int wide) {
 #if defined(__x86_64__)
+#if defined(KNOWS_TILES)
   if (set == 4 && !wide) return &amx_f32;
+#endif
   if (set == 3 && !wide) return &avx512bf16_f32;
   if (set >= 2) return wide ? &avx512_f64 : &avx512_f32;
   if (set == 1) return wide ? &avx2_f64 : &avx2_f32;
