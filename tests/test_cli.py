@@ -285,7 +285,7 @@ def test_doctor_names_the_instructions_of_the_kernel():
     if library.built() is None:
         pytest.skip("the native kernel is not built here")
     assert (found.status, found.remedy, found.needed) == ("ok", "", False)
-    assert found.seen in ("baseline", "avx2", "avx512", "avx512bf16")
+    assert found.seen in ("baseline", "avx2", "avx512", "avx512bf16", "amx")
 
 
 def test_doctor_says_what_compiles_the_kernel(engine):

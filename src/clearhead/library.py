@@ -56,7 +56,7 @@ def load(path: Path) -> ctypes.CDLL:
 
 
 def best(loaded: ctypes.CDLL) -> str:
-    """The best instruction set of this machine that the kernel knows: avx512, avx2 or baseline."""
+    """The best instruction set of this machine that the kernel knows: native.SETS has all."""
     name: bytes = loaded.clearhead_name(loaded.clearhead_best())
     return name.decode()
 
