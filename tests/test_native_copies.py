@@ -274,8 +274,8 @@ COPIES_OF_TILES = {
         "next_share, room->s[turn], &products)",
     ),
     "the weights of the block before": (
-        "room->weights[turn], call->distance",
-        "room->weights[0], call->distance",
+        "values ? room->weights[turn] : NULL",
+        "values ? room->weights[0] : NULL",
     ),
     "the block before is left unfinished": ("finish_adding(call, before, room);", ""),
     "the last block is left unfinished": ("finish_adding(c, &adding, room);", ""),

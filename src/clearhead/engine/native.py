@@ -21,7 +21,7 @@ from clearhead.library import built, load
 from clearhead.rule import Rule
 
 SLICE = 0.2  # seconds
-WIDEST = 1024  # numbers of a row: 16 of them lie on the stack of a thread
+WIDEST = 1024  # numbers of a row: 32 of them lie on the stack of a thread
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _PROCESS = os.getpid()
@@ -211,7 +211,7 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
     """Gradients of q, k and v, in the accumulation's dtype, from what comes back into out and the
     entropy, and from `fixed`: the rest of what gradients.Upstream calls so, to which g . out is
-    added. Keys and values must be finite.
+    added when the pass for q is over, which may be made twice. Keys and values must be finite.
     """
     new = [torch.empty_like(x, dtype=lse.high.dtype, memory_format=torch.contiguous_format)
            if x is not None else None for x in (q, k, v)]  # fmt: skip

@@ -48,6 +48,7 @@ INLINE void absorb_(
     const Call *call, Rows *rows, const REAL *values, int64_t apart, int64_t j0, int n,
     const Room *room, int turn, Products *next, Adding *before, int figures) {
   REAL old[LANES], *s = room->s[turn];
+  REAL *ready = values ? room->weights[turn] : NULL;
   Adding adding = {.rows = rows, .moved = 0};
   Products *beside[2] = {&before->products, next};
   Sums t = {0};
@@ -57,7 +58,7 @@ INLINE void absorb_(
   memcpy(old, rows->m, sizeof old);
   int moved = find_largest(s, n, rows->x.n_vecs, j0, rows, figures);
   for (int at = 0; at < width; at += W)
-    weigh(s, n, at, rows, &t, room->weights[turn], call->distance != NULL, beside, figures);
+    weigh(s, n, at, rows, &t, ready, call->distance != NULL, beside, figures);
   adding.moved = moved;
   if (moved) rescale(rows, old, adding.factors, figures);
   if (call->distance) add_distance(rows, j0, n, s, &t);

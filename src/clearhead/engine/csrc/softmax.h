@@ -101,8 +101,9 @@ INLINE vec weight(vec s, vec m, int j, Running *sums, int figures) {
   return p;
 }
 
-// Weights in place of the scores, and their sums. Where numbers are split their parts go to `ready`, and
-// the weights themselves to their place only if they are `kept`; and `beside` them, for tiles and vectors
+// Weights in place of the scores, and their sums. Where numbers are split their parts go to `ready`, if
+// anything is to be multiplied by them, and the weights themselves to their place only if they are `kept`;
+// and `beside` them, for tiles and vectors
 // have units of their own, the products of two other blocks are made: what the one before adds to its
 // output, and the scores of the next.
 INLINE void weigh(
@@ -116,11 +117,12 @@ INLINE void weigh(
     REAL *here = s + j * LANES + at;
     vec first = weight(load(here), m, j, &run, figures);
     vec second = weight(load(here + LANES), m, j + 1, &run, figures);
-    put_pair(first, second, place_of_pair(ready, j, at), PARTS, 1);
+    if (ready) put_pair(first, second, place_of_pair(ready, j, at), PARTS, 1);
+    // Three pairs in four: for heads of 64 that is all there is to multiply, spread evenly.
     if (j % 8 && !some_products(beside[0])) some_products(beside[1]);
     if (kept) store(here, first), store(here + LANES, second);
   }
-  for (int j = (n + 1) / 2 * 2; j < whole_tiles(n); j += 2)
+  for (int j = (n + 1) / 2 * 2; j < whole_tiles(n) && ready; j += 2)
     put_pair((vec){0}, (vec){0}, place_of_pair(ready, j, at), PARTS, 1);
 #else
   (void)ready, (void)kept, (void)beside;
