@@ -85,7 +85,6 @@ INLINE void look_at(const REAL *x, int n, vec *seen) {
   }
   *seen = (vec)largest;
 }
-INLINE vec both_seen(vec a, vec b) { return (vec)_mm512_max_epu32((__m512i)a, (__m512i)b); }
 INLINE int64_t largest_bits(vec seen) { return _mm512_reduce_max_epu32((__m512i)seen) >> 1; }
 INLINE int any_bad(vec seen) { return largest_bits(seen) >= 0x7f800000; }
 #else
@@ -95,7 +94,6 @@ INLINE void look_at(const REAL *x, int n, vec *seen) {
   for (; d + W <= n; d += W) *seen = fma_(load(x + d), every(0), *seen);
   for (; d < n; d++) *seen += every(x[d] * 0);
 }
-INLINE vec both_seen(vec a, vec b) { return a + b; }
 INLINE int64_t largest_bits(vec seen) {
   (void)seen;
   return 0;
