@@ -5,6 +5,8 @@ which keys of a tile are hidden, and what is added to its products.
 """
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -60,9 +62,7 @@ class BoundRule:
         self._keys = self._real_keys()
         self._holes = self._padding_inside()
         self.documents = None if rule.segments is None else self._find_documents(rule.segments)
-        self._left, self._right = (ByLag(side, self.device) for side in (_behind, _ahead))
-        self._ceilings: dict[tuple[bool, torch.dtype], ByLag] = {}
-        self._distances: dict[torch.dtype, ByLag] = {}
+        self._by_lags: dict[tuple[_Entry, torch.dtype], ByLag] = {}
         # Whether no product of a query and a key can overflow; whoever looked at them says so.
         self.tame = False
         self.sinks = None if rule.sinks is None else rule.sinks.detach().to(self.device)
@@ -178,9 +178,15 @@ class BoundRule:
         rows, keys = i1 - i0, j1 - j0
         lead = i0 + self.offset - j0
         near = min(max(lead, -rows), keys)
-        if dtype not in self._distances:
-            self._distances[dtype] = ByLag(lambda lag: lag.abs().to(dtype), self.device)
-        return self._distances[dtype].tile(near, rows, keys)[None, None], abs(lead - near)
+        lags = self._by_lag(_distance, dtype).tile(near, rows, keys)
+        return lags[None, None], abs(lead - near)
+
+    def _by_lag(self, entry: "_Entry", dtype: torch.dtype) -> ByLag:
+        """What depends on the lag alone, made once in a call."""
+        found = self._by_lags.get((entry, dtype))
+        if found is None:
+            found = self._by_lags[entry, dtype] = ByLag(partial(entry, dtype), self.device)
+        return found
 
     # Which keys of a tile are hidden -------------------------------------------------------------
 
@@ -211,8 +217,8 @@ class BoundRule:
             return self._band_of_each(i0, i1, j0, j1, b)
         hidden = None
         for behind, lead in self._cuts(i0, i1, j0, j1):
-            side = (self._left if behind else self._right).tile(lead, i1 - i0, j1 - j0)[None, None]
-            hidden = _either(hidden, side)
+            side = self._by_lag(_behind if behind else _ahead, torch.bool)
+            hidden = _either(hidden, side.tile(lead, i1 - i0, j1 - j0)[None, None])
         return hidden
 
     def _cuts(self, i0: int, i1: int, j0: int, j1: int) -> list[tuple[bool, int]]:
@@ -245,7 +251,8 @@ class BoundRule:
             scores.masked_fill_(hidden, -math.inf)
             return hidden
         for behind, lead in self._cuts(i0, i1, j0, j1):
-            scores.clamp_(max=self._ceiling(behind, scores.dtype).tile(lead, i1 - i0, j1 - j0))
+            ceiling = self._by_lag(_low_behind if behind else _low_ahead, scores.dtype)
+            scores.clamp_(max=ceiling.tile(lead, i1 - i0, j1 - j0))
         return hidden
 
     @property
@@ -253,14 +260,6 @@ class BoundRule:
         """Whether causality, window and padding are all that hides, alike in all batch elements."""
         more = (self.documents, self.mask, self.bias)
         return not isinstance(self.offset, Tensor) and all(part is None for part in more)
-
-    def _ceiling(self, behind: bool, dtype: torch.dtype) -> ByLag:
-        """-inf where a side of a band hides, else +inf."""
-        if (behind, dtype) not in self._ceilings:
-            hides = _behind if behind else _ahead
-            high = torch.tensor([math.inf, -math.inf], dtype=dtype, device=self.device)
-            self._ceilings[behind, dtype] = ByLag(lambda lag: high[hides(lag).long()], self.device)
-        return self._ceilings[behind, dtype]
 
     def _band_of_each(self, i0: int, i1: int, j0: int, j1: int, b: slice) -> Tensor | None:
         """The same where batch elements have offsets of their own."""
@@ -305,12 +304,29 @@ class BoundRule:
         return scores
 
 
-def _behind(lag: Tensor) -> Tensor:
-    return lag > 0
+# What a lag says of a key: each takes the dtype of its answer, and lags.
+_Entry = Callable[[torch.dtype, Tensor], Tensor]
 
 
-def _ahead(lag: Tensor) -> Tensor:
-    return lag < 0
+def _behind(dtype: torch.dtype, lag: Tensor) -> Tensor:
+    return (lag > 0).to(dtype)
+
+
+def _ahead(dtype: torch.dtype, lag: Tensor) -> Tensor:
+    return (lag < 0).to(dtype)
+
+
+def _low_behind(dtype: torch.dtype, lag: Tensor) -> Tensor:
+    """-inf where a side of a band hides, else +inf."""
+    return torch.where(lag > 0, -math.inf, math.inf).to(dtype)
+
+
+def _low_ahead(dtype: torch.dtype, lag: Tensor) -> Tensor:
+    return torch.where(lag < 0, -math.inf, math.inf).to(dtype)
+
+
+def _distance(dtype: torch.dtype, lag: Tensor) -> Tensor:
+    return lag.abs().to(dtype)
 
 
 def _either(a: Tensor | None, b: Tensor) -> Tensor:

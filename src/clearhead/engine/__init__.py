@@ -202,7 +202,7 @@ _ROWS = ("lse", "lse_low", "entropy", "max_score", "mean_key", "visible", "sink_
 _Inputs = tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class _Asked:
     """What is asked of some inputs, apart from them."""
 
@@ -266,26 +266,29 @@ def _plain(x: Tensor) -> Tensor:
 
 def _attend(inputs: _Inputs, asked: _Asked, received: bool, top: bool) -> Attended:
     rows, (q, k, *_), bound = _rows(inputs, asked), inputs, asked.bound
-    lse, lse_low = rows.lse, rows.lse_low
+    logsum, top_key, sums = LogSum(rows.lse, rows.lse_low), rows.top_key, None
     assert rows.entropy is not None and rows.max_score is not None
     assert rows.mean_key is not None and rows.visible is not None
-    with torch.no_grad():
-        logsum = LogSum(lse, lse_low)
-        sink_mass = torch.zeros_like(lse)
-        if bound.sinks is not None:
-            sinks = bound.sinks.to(lse)[:, None]
-            sink_mass = torch.exp(sinks - logsum.base() - lse_low)
-        top_key, sums = rows.top_key, native if asked.impl == "native" else tiled
-        if received or top:  # rows that see what is not finite are NaN by their lse
+    if received or (top and top_key is None):
+        with torch.no_grad():  # rows that see what is not finite are NaN by their lse
             k, _, _ = without_bad_keys(k, None)
-        if top and top_key is None:
-            top_key = tiled.top_keys(q, k, rows.max_score, bound)
-        return Attended(
-            rows.out, lse, lse_low, rows.entropy, rows.max_score, rows.mean_key, rows.visible,
-            sink_mass, rule=bound.rule, n_keys=bound.S, impl=asked.impl,
-            received=sums.column_sums(q, k, logsum, bound) if received else None,
-            top_key=top_key, distance=rows.distance, key_scores=rows.key_scores,
-        )  # fmt: skip
+            if received:
+                kernel = native if asked.impl == "native" else tiled
+                sums = kernel.column_sums(q, k, logsum, bound)
+            if top and top_key is None:
+                top_key = tiled.top_keys(q, k, rows.max_score, bound)
+    return Attended(
+        rows.out, rows.lse, rows.lse_low, rows.entropy, rows.max_score, rows.mean_key,
+        rows.visible, _sink_mass(logsum, bound), rule=bound.rule, n_keys=bound.S, impl=asked.impl,
+        received=sums, top_key=top_key, distance=rows.distance, key_scores=rows.key_scores,
+    )  # fmt: skip
+
+
+def _sink_mass(lse: LogSum, bound: BoundRule) -> Tensor:
+    if bound.sinks is None:
+        return torch.zeros_like(lse.high)
+    with torch.no_grad():
+        return torch.exp(bound.sinks.to(lse.high)[:, None] - lse.base() - lse.low)
 
 
 class _Attention(torch.autograd.Function):

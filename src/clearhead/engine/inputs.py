@@ -11,37 +11,37 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 def check_inputs(q: Tensor, k: Tensor, v: Tensor | None) -> None:
     """Raise ValueError, naming every shape, where q, k and v do not fit (TypeError: no tensors)."""
-    given: dict[str, Any] = {"q": q, "k": k} if v is None else {"q": q, "k": k, "v": v}
-    for x in given.values():
-        if not isinstance(x, Tensor):
-            strange = {n: type(x).__name__ for n, x in given.items() if not isinstance(x, Tensor)}
-            kinds = ", ".join(f"{name} is a {kind}" for name, kind in strange.items())
-            raise TypeError(f"q, k and v must be torch tensors; {kinds}")
+    given: tuple[Any, ...] = (q, k) if v is None else (q, k, v)
+    named = zip("qkv", given, strict=False)
+    if not all(isinstance(x, Tensor) for x in given):
+        kinds = [f"{n} is a {type(x).__name__}" for n, x in named if not isinstance(x, Tensor)]
+        raise TypeError(f"q, k and v must be torch tensors; {', '.join(kinds)}")
     if why := _why_not(q, k, v):
-        seen = ", ".join(f"{name} {list(x.shape)}" for name, x in given.items())
+        seen = ", ".join(f"{name} {list(x.shape)}" for name, x in named)
         raise ValueError(why.format(seen=seen))
 
 
 def _why_not(q: Tensor, k: Tensor, v: Tensor | None) -> str:
     """Why these do not fit, with `{seen}` where the shapes of all go; empty if they do."""
-    both = [k] if v is None else [k, v]
-    if q.ndim not in (2, 3, 4) or any(x.ndim != q.ndim for x in both):
+    given = [q, k] if v is None else [q, k, v]
+    shapes = [tuple(x.shape) for x in given]
+    if len(shapes[0]) not in (2, 3, 4) or len({len(shape) for shape in shapes}) > 1:
         return "q, k and v must all be (T, D), (H, T, D) or (B, H, T, D); got {seen}"
     for what in ("dtype", "device"):
-        if any(getattr(x, what) != getattr(q, what) for x in both):
-            names = zip(("q", "k", "v"), (q, *both), strict=False)
-            found = ", ".join(f"'{name}': {getattr(x, what)}" for name, x in names)
-            return f"q, k and v must share one {what}; got {{{{{found}}}}}"
+        if len({getattr(x, what) for x in given}) > 1:
+            named = zip("qkv", given, strict=False)
+            of_each = ", ".join(f"'{name}': {getattr(x, what)}" for name, x in named)
+            return f"q, k and v must share one {what}; got {{{{{of_each}}}}}"
     if q.dtype not in DTYPES:
         known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
         return f"q, k and v must hold floats ({known}); got {q.dtype}"
-    (*leading, _, d_q), (*of_keys, _, d_k) = q.shape, k.shape
+    (*leading, _, d_q), (*of_keys, _, d_k) = shapes[:2]
     if d_q != d_k or d_q < 1:
         sizes = f"q has head size {d_q} and k {d_k}"
         return sizes + ": they must be equal and at least 1 ({seen})"
-    if v is not None and v.shape[:-1] != k.shape[:-1]:
+    if shapes[-1][:-1] != shapes[1][:-1]:
         return "k and v must agree in all but the last axis; got {seen}"
-    if q.ndim == 4 and leading[0] != of_keys[0]:
+    if len(leading) == 2 and leading[0] != of_keys[0]:
         return f"q has batch size {leading[0]} but k has {of_keys[0]} " + "({seen})"
     if of_keys and not of_keys[-1]:
         return "k must have at least one head; got {seen}"

@@ -27,6 +27,7 @@ _R = TypeVar("_R")
 _PROCESS = os.getpid()
 _FORWARD, _RECEIVED, _QUERY_GRADIENT, _KEY_GRADIENTS, _CELLS = range(5)  # Kind of call.h
 SETS = ("baseline", "avx2", "avx512", "avx512bf16", "amx")  # each better than the one before
+_FIGURES = ("entropy", "max_score", "mean_key", "visible")
 _DTYPES = {  # of call.h
     torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3, torch.bool: 4,
 }  # fmt: skip
@@ -122,9 +123,9 @@ def _unseen(function: Callable[_P, _R]) -> Callable[_P, _R]:
 @_unseen
 def hindrance(inputs: Sequence[Tensor | None], rule: Rule, dropout: float = 0.0) -> str:
     """Why a call on q, k, v, ... cannot be native; empty where it can."""
-    given = [x for x in (*inputs, *vars(rule).values()) if isinstance(x, Tensor)]
-    q, widest = given[0], max(x.shape[-1] for x in inputs[:3] if x is not None)
-    if q.device.type != "cpu":
+    given = [x for x in inputs if x is not None]
+    q, widest = given[0], max([x.shape[-1] for x in inputs[:3] if x is not None])
+    if not q.is_cpu:
         return f"needs tensors on the CPU; these are on {q.device}"
     if dropout:
         return "knows no dropout"
@@ -132,7 +133,7 @@ def hindrance(inputs: Sequence[Tensor | None], rule: Rule, dropout: float = 0.0)
         return f"knows heads of up to {WIDEST} numbers; these have {widest}"
     if library() is None:
         return "is not built here: clearhead doctor says what is missing"
-    if strange := [x for x in given if not _lies_in_memory(x)]:
+    if strange := [x for x in (*given, *rule.tensors) if not _lies_in_memory(x)]:
         kind = type(strange[0]).__name__
         return f"needs numbers in memory; this {kind} has none of its own there"
     if is_followed():
@@ -150,7 +151,7 @@ def is_followed() -> bool:
 
 
 def _lies_in_memory(x: Tensor) -> bool:
-    if x.device.type != "cpu":  # a part of the rule, which is brought here
+    if not x.is_cpu:  # a part of the rule, which is brought here
         return True
     if type(x) is not Tensor and type(x).__torch_dispatch__ is not Tensor.__torch_dispatch__:
         return False
@@ -176,10 +177,11 @@ def forward(
     finite: else rows that do not see a bad one may be spoiled too.
     """
     shape, dtype = (bound.B, bound.H, bound.T), _wide(q)
-    names = ["lse", "lse_low"]
-    names += ["entropy", "max_score", "mean_key", "visible"] if figures else []
-    names += ["distance"] if distance else []
-    rows = {name: torch.empty(shape, dtype=dtype, device="cpu") for name in names}
+    lse = torch.empty(shape, dtype=dtype, device="cpu")
+    rows = {"lse": lse, "lse_low": torch.empty_like(lse)}
+    more = _FIGURES if figures else ()
+    for name in (*more, "distance") if distance else more:
+        rows[name] = torch.empty_like(lse)
     if v is not None:
         rows["out"] = q.new_empty((*shape, v.shape[-1]))
     if figures:
@@ -275,9 +277,10 @@ def _run(
     one head, q may be its rows from `start` on. Between two slices Python hears of signals. Numbers
     that cannot be multiplied in parts go to the instruction set below: amx.h."""
     (B, H, T, D), (G, S), Dv = q.shape, k.shape[1:3], 0 if v is None else v.shape[-1]
-    rows = slice(start, start + T)
-    arrays = _rule(bound, rows) | arrays
-    given = {"q": q, "k": k, "v": v, **_by_cell(bound, rows), **(more or {})}
+    given = {"q": q, "k": k, "v": v, **(more or {})}
+    if bound.rule.tensors:
+        rows = slice(start, start + T)
+        arrays, given = arrays | _rule(bound, rows), given | _by_cell(bound, rows)
     # Of a tensor that is negated when somebody reads it, the numbers in memory have another sign.
     strided = {name: x.resolve_neg() for name, x in given.items() if x is not None}
     offsets = (ctypes.c_int64 * B)(*(n + start for n in bound.offsets))

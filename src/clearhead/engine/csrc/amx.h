@@ -9,7 +9,9 @@
 // summed in float; the largest last, so that the small ones are not rounded at its size. Numbers
 // below 2^-126 count as 0 here, and so do parts of numbers: call.h has what is done about it.
 //
-// A tile is 1 KB: 16 rows of 32 numbers, or 16 pairs of rows for as many lanes, or 16 x 16 sums.
+// A tile is 1 KB: 16 rows of 32 numbers, or 16 pairs of rows for as many lanes, or 16 x 16 sums. Which two
+// numbers of a row are a pair nobody asks who sums over all: of rows it is i and i + 16, and of columns,
+// with the weights they are multiplied by, a number and the next.
 #pragma once
 #include "call.h"
 #include "turn.h"
@@ -42,27 +44,24 @@ INLINE const REAL *columns_from(const REAL *columns, int skip) {
 }
 
 INLINE vec top_digits(vec x) { return (vec)((ivec)x & ievery((INT)0xffff0000)); }
-INLINE vec rounded(vec x) { return top_digits((vec)((ivec)x + ievery(0x8000))); }
+INLINE vec nearly(vec x) { return (vec)((ivec)x + ievery(0x8000)); }  // its top digits: x rounded
 
-// 32 numbers of a row to its place in a tile, and their parts to the same in those behind it.
-INLINE void put_row(vec x, vec y, char *to, int parts) {
-  for (int part = 0; part < parts; part++, to += TILE) {
-    vec high_x = rounded(x), high_y = rounded(y);
-    __m512bh both = _mm512_cvtne2ps_pbh(high_y, high_x);
+// Two vectors to their place in a tile, in pairs, a number of each; and their parts to the same in those
+// behind it, so many bytes `apart`. Weights are cut off, which is quicker. What is left for the last part
+// has no more digits than that holds; nor has a number that comes as bfloat16.
+INLINE void put_parts(vec x, vec y, char *to, int apart, int parts, int weights) {
+  for (int part = 0; part < parts; part++, to += apart) {
+    int last = part == parts - 1;
+    vec high_x = weights || last ? x : nearly(x), high_y = weights || last ? y : nearly(y);
+    __m512i both = _mm512_srli_epi32((__m512i)high_x, 16);  // and y where digits are:
+    both = _mm512_ternarylogic_epi32((__m512i)high_y, _mm512_set1_epi32(0xffff0000), both, 0xea);
     memcpy(to, &both, sizeof both);
-    x -= high_x, y -= high_y;
+    if (!last) x -= top_digits(high_x), y -= top_digits(high_y);
   }
 }
-
-// Two rows of lanes, in pairs, likewise; weights cut off, which is quicker.
-INLINE void put_pair(vec x, vec y, char *to, int parts, int weights) {
-  for (int part = 0; part < parts; part++, to += VECS * TILE) {
-    vec high_x = weights ? top_digits(x) : rounded(x), high_y = weights ? top_digits(y) : rounded(y);
-    __m512i both = _mm512_srli_epi32((__m512i)(weights ? x : high_x), 16);  // and y where digits are:
-    both = _mm512_ternarylogic_epi32((__m512i)(weights ? y : high_y), _mm512_set1_epi32(0xffff0000), both, 0xea);
-    memcpy(to, &both, sizeof both);
-    x -= high_x, y -= high_y;
-  }
+INLINE void put_pair(vec x, vec y, char *to, int apart, int parts, int weights) {
+  if (parts == 1) put_parts(x, y, to, apart, 1, weights);
+  else put_parts(x, y, to, apart, PARTS, weights);
 }
 
 // Where two rows of lanes go, from lane `at` on.
@@ -82,12 +81,13 @@ static vec pack_rows(
   int64_t deep = tiles_deep(depth), whole = groups_of(n) * GROUP;
   for (int i = 0; i < whole; i++) {
     const REAL *row = i < n ? row_of(x, b, h, i0 + i, depth, room) : NULL;
-    if (row) look_at(row, depth, &seen);
     char *at = (char *)to + i / GROUP * deep * ROW_TILE + i % GROUP * DEEP * 2;
     for (int d = 0; d < depth; d += DEEP, at += ROW_TILE) {
-      vec one = row ? load_some(row + d, depth - d) : (vec){0};
-      vec two = row ? load_some(row + d + W, depth - d - W) : (vec){0};
-      put_row(one * every(factor), two * every(factor), at, parts);
+      int left = row ? depth - d : 0;
+      vec one = left < DEEP ? load_some(row + d, left) : load(row + d);
+      vec two = left < DEEP ? load_some(row + d + W, left - W) : load(row + d + W);
+      look(one, &seen), look(two, &seen);
+      put_pair(one * every(factor), two * every(factor), at, TILE, parts, 0);
     }
   }
   return seen;
@@ -107,8 +107,7 @@ static vec pack_columns(
     const REAL *rows[DEEP];
     for (int r = 0; r < DEEP; r++) {
       int there = i + r < n && !(left_out && left_out[i + r]);
-      rows[r] = there ? row_of(x, b, h, i0 + i + r, width, room[r]) : nothing;
-      if (there) look_at(rows[r], width, &seen);
+      rows[r % 2 * W + r / 2] = there ? row_of(x, b, h, i0 + i + r, width, room[r]) : nothing;
     }
     for (int d = 0; d < width; d += W) {
       REAL turned[2][W][W];
@@ -123,9 +122,11 @@ static vec pack_columns(
       transpose(rows, at, turned[0][0], W);
       transpose(rows + W, at, turned[1][0], W);
       char *place = (char *)to + (d / W * deep + i / DEEP) * ROW_TILE;
-      for (int r = 0; r < W; r++)
-        put_row(load(turned[0][r]) * every(factor), load(turned[1][r]) * every(factor),
-                place + r * DEEP * 2, parts);
+      for (int r = 0; r < W; r++, place += DEEP * 2) {
+        vec one = load(turned[0][r]), two = load(turned[1][r]);
+        look(one, &seen), look(two, &seen);
+        put_pair(one * every(factor), two * every(factor), place, TILE, parts, 0);
+      }
     }
   }
   return seen;
@@ -137,12 +138,12 @@ INLINE void split_lanes(const REAL *from, int depth, int n_vecs, int parts, int 
     for (int at = 0; at < n_vecs; at++) {
       char *place = tile + at * TILE;
       const REAL *here = from + d * LANES + at * W;
-      int pairs = depth - d < DEEP ? (depth - d) / 2 : DEEP / 2, r = 0;
-      for (; r < pairs; r++, place += sizeof(vec), here += 2 * LANES)
-        put_pair(load(here), load(here + LANES), place, parts, weights);
-      for (; r < DEEP / 2; r++, place += sizeof(vec)) {
-        put_pair(d + 2 * r < depth ? load(here) : (vec){0}, (vec){0}, place, parts, weights);
-        here += 2 * LANES;
+      int next = weights ? 2 : 1, other = weights ? 1 : W;  // which number of a row is a pair's, and its other
+      for (int r = 0; r < W; r++, place += sizeof(vec)) {
+        int i = r * next, left = depth - d;
+        vec one = i < left ? load(here + i * LANES) : (vec){0};
+        vec two = i + other < left ? load(here + (i + other) * LANES) : (vec){0};
+        put_pair(one, two, place, VECS * TILE, parts, weights);
       }
     }
 }

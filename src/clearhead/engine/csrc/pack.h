@@ -76,14 +76,14 @@ static const REAL *row_of(const Array *x, int64_t b, int64_t h, int64_t i, int n
 // What was seen of numbers that are packed: whether each of them is finite; and, where numbers are
 // split, the largest, by its bits.
 #if defined(AMX)
+INLINE void look(vec x, vec *seen) {
+  *seen = (vec)_mm512_max_epu32((__m512i)*seen, _mm512_slli_epi32((__m512i)x, 1));
+}
 INLINE void look_at(const REAL *x, int n, vec *seen) {
-  ivec largest = (ivec)*seen;
   for (int d = 0; d < n; d += W) {
     __mmask16 some = n - d < W ? (1u << (n - d)) - 1 : 0xffff;
-    __m512i size = _mm512_slli_epi32(_mm512_maskz_loadu_epi32(some, x + d), 1);
-    largest = (ivec)_mm512_max_epu32((__m512i)largest, size);
+    look((vec)_mm512_maskz_loadu_ps(some, x + d), seen);
   }
-  *seen = (vec)largest;
 }
 INLINE int64_t largest_bits(vec seen) { return _mm512_reduce_max_epu32((__m512i)seen) >> 1; }
 INLINE int any_bad(vec seen) { return largest_bits(seen) >= 0x7f800000; }

@@ -117,13 +117,13 @@ INLINE void weigh(
     REAL *here = s + j * LANES + at;
     vec first = weight(load(here), m, j, &run, figures);
     vec second = weight(load(here + LANES), m, j + 1, &run, figures);
-    if (ready) put_pair(first, second, place_of_pair(ready, j, at), PARTS, 1);
+    if (ready) put_pair(first, second, place_of_pair(ready, j, at), VECS * TILE, PARTS, 1);
     // Three pairs in four: for heads of 64 that is all there is to multiply, spread evenly.
     if (j % 8 && !some_products(beside[0])) some_products(beside[1]);
     if (kept) store(here, first), store(here + LANES, second);
   }
   for (int j = (n + 1) / 2 * 2; j < whole_tiles(n) && ready; j += 2)
-    put_pair((vec){0}, (vec){0}, place_of_pair(ready, j, at), PARTS, 1);
+    put_pair((vec){0}, (vec){0}, place_of_pair(ready, j, at), VECS * TILE, PARTS, 1);
 #else
   (void)ready, (void)kept, (void)beside;
   for (int j = 0; j < n; j++) {
