@@ -280,7 +280,8 @@ def _run(
     given = {"q": q, "k": k, "v": v, **(more or {})}
     if bound.rule.tensors:
         rows = slice(start, start + T)
-        arrays, given = arrays | _rule(bound, rows), given | _by_cell(bound, rows)
+        arrays = arrays | _rule(bound, rows)
+        given.update(_by_cell(bound, rows))
     # Of a tensor that is negated when somebody reads it, the numbers in memory have another sign.
     strided = {name: x.resolve_neg() for name, x in given.items() if x is not None}
     offsets = (ctypes.c_int64 * B)(*(n + start for n in bound.offsets))
