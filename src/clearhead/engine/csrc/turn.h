@@ -44,12 +44,14 @@ static void turn_rows(const REAL *const rows[W], int width, REAL factor, REAL *t
   for (d = 0; d < width && factor != 1; d++) store(to + d * LANES, load(to + d * LANES) * every(factor));
 }
 
-// n numbers, at most W, to place `at` of an array, as its dtype has them.
-INLINE void put(void *to, int64_t dtype, int64_t at, const REAL *from, int n) {
+// n numbers, at most W, times a factor, to place `at` of an array, as its dtype has them.
+INLINE void put(void *to, int64_t dtype, int64_t at, REAL *from, REAL factor, int n) {
+  vec row = load(from) * every(factor);
   if (n == W && dtype == (SINGLE ? FLOAT32 : FLOAT64)) {
-    store((REAL *)to + at, load(from));
+    store((REAL *)to + at, row);
     return;
   }
+  store(from, row);
   for (int d = 0; d < n; d++) switch (dtype) {
       case FLOAT32: ((float *)to)[at + d] = (float)from[d]; break;
       case FLOAT64: ((double *)to)[at + d] = (double)from[d]; break;
@@ -65,15 +67,12 @@ static void put_lanes(
     const int64_t *rows) {
   for (int at = 0; at < n; at += W)
     for (int d = 0; d < width; d += W) {
-      REAL turned[W][W], lanes[W][W];
+      REAL turned[W][W];
       const REAL *columns[W];
       int few = width - d < W ? width - d : W;
-      for (int i = 0; i < W; i++) {
-        store(lanes[i], load(from + (d + (i < few ? i : 0)) * LANES + at) * load(factors + at));
-        columns[i] = lanes[i];
-      }
+      for (int i = 0; i < W; i++) columns[i] = from + (d + (i < few ? i : 0)) * LANES + at;
       transpose(columns, 0, turned[0], W);
       for (int i = 0; i < W && at + i < n; i++)
-        put(to, dtype, rows[at + i] * width + d, turned[i], few);
+        put(to, dtype, rows[at + i] * width + d, turned[i], factors[at + i], few);
     }
 }
