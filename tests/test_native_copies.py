@@ -98,21 +98,18 @@ COPIES = {
     "entropy not shifted": ("(rows->u[lane] + d * rows->l[lane])", "(rows->u[lane])"),
     "entropy shifted the other way": ("rows->u[lane] + d * rows", "rows->u[lane] - d * rows"),
     "entropy not shifted to the sink": ("(u + d * l) * factor", "u * factor"),
-    "rescaled where the first vector moves": ("moved |= any", "moved = x ? moved : any"),
+    "rescaled where the first vector moves": ("moved |= here;", "moved = x ? moved : here;"),
     "a collapsed row is summed like others": (
         "sums->rest = add_if_less(p, every(1), sums->rest, p);",
         "sums->rest += p;",
     ),
     "the last of equal keys on top": (
-        "at + 1 < n && s[at * LANES + x * W + i] != m[x][i]",
-        "at + 1 < n && s[at * LANES + x * W + i] != m[x][i] || at + 1 < n && "
-        "s[(at + 1) * LANES + x * W + i] == m[x][i]",
+        "for (INT e = 7; e >= 0; e--)",
+        "for (INT e = 0; e < 8; e++)",
     ),
-    "the first of eight keys on top": (
-        "while (at + 1 < n && s[at * LANES + x * W + i] != m[x][i]) at++;",
-        "",
-    ),
-    "top key within the tile": ("] = j0 + at;", "] = at;"),
+    "the first of eight keys on top": ("== m[x][i] ? key : at;", "== m[x][i] ? at : at;"),
+    "top key within the tile": ("] : j0 + at;", "] : at;"),
+    "top key of another tile": ("top[x][i] < 0 ? rows->top[x * W + i] : j0 + at", "j0 + at"),
     "sink left out": ("l = l * factor + sink;", "l = l * factor;"),
     "sink in the largest score": ("-INFINITY : rows->m[lane]", "-INFINITY : m"),
     "sink leaves the output whole": ("(REAL)(factor / some)", "(REAL)(factor / (some - sink))"),

@@ -68,13 +68,16 @@ INLINE int largest_of(
       m[x] = greatest(here, m[x]);
     }
   for (int x = 0; x < n_vecs; x++) {
-    moved |= any_less(load(rows->m + x * W), m[x]);
+    int here = any_less(load(rows->m + x * W), m[x]);
+    moved |= here;
     store(rows->m + x * W, m[x]);
-    for (int i = 0; i < W && figures; i++) {
-      int at = top[x][i];
-      if (at < 0) continue;
-      while (at + 1 < n && s[at * LANES + x * W + i] != m[x][i]) at++;
-      rows->top[x * W + i] = j0 + at;
+    for (int i = 0; i < W && figures && here; i++) {
+      INT first = top[x][i] < 0 ? 0 : top[x][i], at = first;
+      for (INT e = 7; e >= 0; e--) {
+        INT key = first + e < n ? first + e : n - 1;
+        at = s[key * LANES + x * W + i] == m[x][i] ? key : at;
+      }
+      rows->top[x * W + i] = top[x][i] < 0 ? rows->top[x * W + i] : j0 + at;
     }
   }
   return moved;
