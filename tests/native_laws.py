@@ -108,3 +108,55 @@ def a_large_constant_changes_no_cell(m) -> None:
         close(moved, plain, atol=1e-5, rtol=1e-4)
 
     check()
+
+
+@native_law
+def a_power_of_two_changes_no_digit(m) -> None:
+    """Each key head has its own: for queries, of which keys have the reciprocal; for values; for
+    what comes back. Scores are the same, and all that is made of them."""
+
+    @some(30)
+    @given(seeds)
+    def check(seed: int) -> None:
+        case = Case(seed)
+        (B, H, T, _), G, rule = case.shape, case.k.shape[1], m.Rule(**case.rule)
+        of_q, of_v, of_d = (
+            torch.tensor([case.below(2 * most + 1) - most for _ in range(G)])
+            for most in (95, 95, 20)
+        )
+        of_g = of_d - of_v  # so that a product of g and v is not far from 1
+        pull = [case.normal(B, H, T, case.v.shape[-1]), case.normal(B, H, T), case.normal(B, H, T)]
+
+        def made(q, k, v, up_q, up_v, up_g, up_d):
+            group = H // G
+            wide = [up.repeat_interleave(group) for up in (up_q, up_g, up_d)]
+            leaves = [
+                (x.float() * 2.0 ** up[:, None, None]).requires_grad_()
+                for x, up in ((q, wide[0]), (k, -up_q), (v, up_v))
+            ]
+            a = m.attention(*leaves, rule, received=True, distance=True)
+            back = [
+                pull[0] * 2.0 ** wide[1][:, None, None],
+                *(x.masked_fill(a.lse.isinf(), 0) * 2.0 ** wide[2][:, None] for x in pull[1:]),
+            ]
+            grads = torch.autograd.grad(
+                [a.out, a.lse, a.entropy], leaves, [x.float() for x in back]
+            )
+            rows = (a.lse, a.lse_low, a.entropy, a.max_score, a.mean_key, a.top_key, a.received)
+            return [*rows, a.distance, a.out, *grads]
+
+        none = torch.zeros_like(of_q)
+        inputs = case.q, case.k, case.v
+        plain = made(*inputs, none, none, none, none)
+        moved = made(*inputs, of_q, of_v, of_g, of_d)
+        up = [none] * 8 + [of_v, of_d - of_q, of_d + of_q, of_g]
+        for x, y, by in zip(plain, moved, up, strict=True):
+            if x is None:
+                continue
+            by = by.repeat_interleave(x.shape[1] // G).double()
+            by = by.view(-1, *[1] * (x.ndim - 2))
+            last = 2.0**-140 * 2.0**-by  # where a float has no more digits
+            same = ((x - y.double() * 2.0**-by).abs() <= last) | (x == y)
+            assert (same | (x.isnan() & y.isnan())).all()
+
+    check()

@@ -367,6 +367,52 @@ def test_numbers_far_from_1_lose_no_digit(number, of_q, of_k, of_v, monkeypatch)
     torch.testing.assert_close(leaves[2].grad.double(), leaf.grad, rtol=0, atol=1e-7)
 
 
+@each_set()
+def test_what_is_far_from_1_beside_the_scores_changes_none_of_them(number, monkeypatch):
+    """Large scores tell: a map, or a gradient, by other products than those of lse is far off."""
+    monkeypatch.setattr(native, "instruction_set", lambda: number)
+    q, k, v, g = (randn(1, 1, 200, 64, seed=s) for s in range(4))
+    padded = torch.arange(200)[None] != 199
+    v[..., -1, :] = torch.finfo(torch.float32).max
+    for of_q, of_v, rule in ((1e6, 1e-26, Rule()), (1e3, 1, Rule(key_mask=padded))):
+        leaves = [x.requires_grad_() for x in (q * of_q, k.clone(), v * of_v)]
+        a = attention(*leaves, rule, impl="native", received=True)
+        sums = AttentionMap(q * of_q, k, rule, lse=a).dense().sum(dim=-1)
+        torch.testing.assert_close(sums, torch.ones_like(sums), rtol=0, atol=2e-6)
+        torch.testing.assert_close(float(a.received.sum()), 200.0, rtol=0, atol=1e-3)
+        (of_values,) = torch.autograd.grad(a.out, leaves[2:], torch.full_like(g, 1e-26))
+        torch.testing.assert_close(
+            of_values[..., 0].sum(), torch.tensor(200e-26), rtol=2e-6, atol=0
+        )
+
+
+@each_set()
+@pytest.mark.parametrize("which", ["out", "lse", "entropy"])
+@pytest.mark.parametrize(("of_v", "of_g"), [(1, 1), (1e-17, 1e-17), (1e-18, 1e-19), (1, 1e-34)])
+def test_gradients_of_any_size_are_exact(number, which, of_v, of_g, monkeypatch):
+    monkeypatch.setattr(native, "instruction_set", lambda: number)
+    q, k, v = randn(1, 2, 64, 64), randn(1, 2, 200, 64, seed=1), randn(1, 2, 200, 64, seed=2) * of_v
+    grads = []
+    for dtype, impl in ((torch.float32, "native"), (torch.float64, "tiled")):
+        leaves = [x.to(dtype).requires_grad_() for x in (q, k, v)]
+        made = getattr(attention(*leaves, impl=impl), which)
+        back = randn(*made.shape, seed=3).to(dtype) * of_g
+        grads.append(torch.autograd.grad(made, leaves[: 3 if which == "out" else 2], back))
+    for got, exact in zip(*grads, strict=True):
+        off = (got.double() - exact).abs().amax(dim=-1) / exact.abs().amax(dim=-1)
+        assert off.max() < 5e-6
+
+
+@each_set()
+def test_a_key_pushed_away_by_a_huge_number_has_weight_0(number, monkeypatch):
+    monkeypatch.setattr(native, "instruction_set", lambda: number)
+    q, k = torch.tensor([[1.1e21]]), torch.tensor([[-1.1e21], [0.0], [0.0]])
+    v = torch.tensor([[1.0], [2.0], [3.0]])
+    got = attention(q, k, v, Rule(scale=1.0), impl="native")
+    torch.testing.assert_close(got.out, torch.tensor([[2.5]]))
+    torch.testing.assert_close(got.entropy, torch.tensor([math.log(2)]))
+
+
 @pytest.mark.skipif(4 not in csrc.sets(), reason="the chip has no tiles of bfloat16")
 def test_products_in_parts_are_no_less_exact_than_multiply_adds(monkeypatch):
     q, k, v = (randn(1, 4, 300, 64, seed=s) for s in range(3))

@@ -65,9 +65,7 @@ class _Call(ctypes.Structure):
         *_fields(ctypes.c_void_p, "fixed total d_entropy dq dk dv"),
         *_fields(ctypes.c_int64, "i0 i1 j0 j1"),
         *_fields(ctypes.c_void_p, "cells"),
-        *_fields(ctypes.c_int64, "kind next units per_unit bad faint"),
-        ("largest", ctypes.c_int64 * 4),
-        *_fields(ctypes.c_int64, "pairs depth"),
+        *_fields(ctypes.c_int64, "kind next units per_unit bad pairs depth"),
         *_fields(ctypes.c_void_p, "room"),
         *_fields(ctypes.c_int64, "room_size entered"),
         *_fields(ctypes.c_double, "until"),
@@ -274,8 +272,7 @@ def _run(
     start: int = 0, **numbers: int,
 ) -> _Call:  # fmt: skip
     """A call, done: with `arrays` that lie side by side in memory, and `more` that need not. Of
-    one head, q may be its rows from `start` on. Between two slices Python hears of signals. Numbers
-    that cannot be multiplied in parts go to the instruction set below: amx.h."""
+    one head, q may be its rows from `start` on. Between two slices Python hears of signals."""
     (B, H, T, D), (G, S), Dv = q.shape, k.shape[1:3], 0 if v is None else v.shape[-1]
     given = {"q": q, "k": k, "v": v, **(more or {})}
     if bound.rule.tensors:
@@ -295,17 +292,13 @@ def _run(
         **{name: x.data_ptr() for name, x in arrays.items()}, **numbers,
     )  # fmt: skip
     loaded, threads, here = _loaded(), torch.get_num_threads(), ctypes.byref(call)
-    for number in range(instruction_set(), -1, -1):
-        which = number, int(_wide(q) == torch.float64)
-        call.next = call.bad = 0
-        size = loaded.clearhead_plan(here, *which, threads)
-        # torch's own, so that it is counted
-        room = torch.empty(threads * size + 64, dtype=torch.uint8, device="cpu")
-        call.room = -(-room.data_ptr() // 64) * 64
-        while loaded.clearhead_attend(here, *which, threads, ctypes.c_double(SLICE), _team()):
-            pass
-        if call.bad or not call.faint:
-            break
+    which = instruction_set(), int(_wide(q) == torch.float64)
+    size = loaded.clearhead_plan(here, *which, threads)
+    # torch's own, so that it is counted
+    room = torch.empty(threads * size + 64, dtype=torch.uint8, device="cpu")
+    call.room = -(-room.data_ptr() // 64) * 64
+    while loaded.clearhead_attend(here, *which, threads, ctypes.c_double(SLICE), _team()):
+        pass
     return call
 
 

@@ -7,7 +7,9 @@
 //
 // what is left out being less than a product of floats is rounded by. Each of them is exact, and is
 // summed in float; the largest last, so that the small ones are not rounded at its size. Numbers
-// below 2^-126 count as 0 here, and so do parts of numbers: call.h has what is done about it.
+// below 2^-126 count as 0 here, and so do parts of numbers and their products: what is packed at once,
+// if its largest number is very small or very large, is packed times a power of two, of which the sums
+// know. That changes no digit of a product.
 //
 // A tile is 1 KB: 16 rows of 32 numbers, or 16 pairs of rows for as many lanes, or 16 x 16 sums. Which two
 // numbers of a row are a pair nobody asks who sums over all: of rows it is i and i + 16, and of columns,
@@ -36,11 +38,21 @@ INLINE int64_t columns_size(int64_t n, int64_t width) { return rows_size(width, 
 INLINE int64_t lanes_size(int64_t depth) { return tiles_deep(depth) * LANE_TILE / (int64_t)sizeof(REAL); }
 
 // What there is from row `skip` on, a multiple of STEP.
-INLINE const REAL *rows_from(const REAL *rows, int skip, int depth) {
-  return rows + rows_size(skip, depth);
+INLINE Packed rows_from(Packed rows, int skip, int depth) {
+  return (Packed){rows.at + rows_size(skip, depth), rows.up};
 }
-INLINE const REAL *columns_from(const REAL *columns, int skip) {
-  return columns + skip / DEEP * ROW_TILE / (int)sizeof(REAL);
+INLINE Packed columns_from(Packed columns, int skip) {
+  return (Packed){columns.at + skip / DEEP * ROW_TILE / (int)sizeof(REAL), columns.up};
+}
+
+// By which power of two numbers are multiplied beside their factor: 0 where the largest of them, by its
+// bits, then lies between 2^-40 and 2^55. 1,024 products of two of the largest end nowhere, and of
+// the smallest all parts count.
+static int lift_of(int64_t bits, REAL factor) {
+  if (!bits || bits >= 0x7f800000 || !(factor < INFINITY && factor > -INFINITY) || factor == 0) return 0;
+  int more = ilogbf(factor), size = ilogbf(bits_to_float((uint32_t)bits)) + more;
+  if (size >= -40 && size < 55) return 0;
+  return (int)within(54 - size, -120 - more, 120 - more);  // a factor is a float too
 }
 
 INLINE vec top_digits(vec x) { return (vec)((ivec)x & ievery((INT)0xffff0000)); }
@@ -74,7 +86,7 @@ INLINE vec load_some(const REAL *from, int n) {
 }
 
 // Rows i0:i0 + n of an array, in parts: (groups, tiles deep, parts, GROUP, 32), zeros behind the last.
-static vec pack_rows(
+static vec split_rows(
     const Array *x, int64_t b, int64_t h, int64_t i0, int n, int depth, REAL factor, int parts, REAL *to) {
   REAL room[depth + 1];
   vec seen = {0};
@@ -93,9 +105,17 @@ static vec pack_rows(
   return seen;
 }
 
+static vec pack_rows(
+    const Array *x, int64_t b, int64_t h, int64_t i0, int n, int depth, REAL factor, int parts, Packed *to) {
+  vec seen = split_rows(x, b, h, i0, n, depth, factor, parts, to->at);
+  to->up = lift_of(largest_bits(seen), factor);
+  if (to->up) split_rows(x, b, h, i0, n, depth, ldexpf(factor, to->up), parts, to->at);
+  return seen;
+}
+
 // The same rows as columns: (groups of columns, tiles deep, parts, GROUP, 32), zeros in those that are
 // `left_out`, if that is given.
-static vec pack_columns(
+static vec split_columns(
     const Array *x, int64_t b, int64_t h, int64_t i0, int n, int width, REAL factor, int parts,
     const uint8_t *left_out, REAL *to) {
   REAL room[DEEP][width + 1], nothing[width + 1], end[DEEP][W];
@@ -132,7 +152,17 @@ static vec pack_columns(
   return seen;
 }
 
-INLINE void split_lanes(const REAL *from, int depth, int n_vecs, int parts, int weights, REAL *to) {
+static vec pack_columns(
+    const Array *x, int64_t b, int64_t h, int64_t i0, int n, int width, REAL factor, int parts,
+    const uint8_t *left_out, Packed *to) {
+  vec seen = split_columns(x, b, h, i0, n, width, factor, parts, left_out, to->at);
+  to->up = lift_of(largest_bits(seen), factor);
+  if (to->up) split_columns(x, b, h, i0, n, width, ldexpf(factor, to->up), parts, left_out, to->at);
+  return seen;
+}
+
+INLINE void split_lanes(
+    const REAL *from, int depth, int n_vecs, REAL factor, int parts, int weights, REAL *to) {
   char *tile = (char *)to;
   for (int d = 0; d < depth; d += DEEP, tile += LANE_TILE)
     for (int at = 0; at < n_vecs; at++) {
@@ -143,24 +173,36 @@ INLINE void split_lanes(const REAL *from, int depth, int n_vecs, int parts, int 
         int i = r * next, left = depth - d;
         vec one = i < left ? load(here + i * LANES) : (vec){0};
         vec two = i + other < left ? load(here + (i + other) * LANES) : (vec){0};
-        put_pair(one, two, place, VECS * TILE, parts, weights);
+        put_pair(one * every(factor), two * every(factor), place, VECS * TILE, parts, weights);
       }
     }
 }
 
 // Lanes (depth, LANES) as they are multiplied: in parts, (tiles deep, parts, VECS, pairs, W), with zeros
 // behind the last.
-static __attribute__((noinline)) const REAL *ready(
-    const REAL *lanes, int depth, int n_vecs, int parts, REAL *to) {
-  split_lanes(lanes, depth, n_vecs, parts, 0, to);
-  return to;
+static __attribute__((noinline)) void ready(const REAL *lanes, int depth, int n_vecs, int parts, REAL *to) {
+  split_lanes(lanes, depth, n_vecs, 1, parts, 0, to);
 }
 
-// The same of weights, or of their gradients.
-static __attribute__((noinline)) const REAL *ready_weights(
-    const REAL *lanes, int depth, int n_vecs, REAL *to) {
-  split_lanes(lanes, depth, n_vecs, PARTS, 1, to);
-  return to;
+// The same of weights.
+static __attribute__((noinline)) Packed ready_weights(REAL *lanes, int depth, int n_vecs, REAL *to) {
+  split_lanes(lanes, depth, n_vecs, 1, PARTS, 1, to);
+  return (Packed){to, 0};
+}
+
+// The same of gradients of scores, which may have any size. Spoiled rows have no say in it.
+static __attribute__((noinline)) Packed ready_gradients(REAL *lanes, int depth, int n_vecs, REAL *to) {
+  const __m512i infinite = _mm512_set1_epi32((int)0xff000000);  // without its sign
+  __m512i seen = _mm512_setzero_si512();
+  for (int i = 0; i < depth; i++)
+    for (int at = 0; at < n_vecs * W; at += W) {
+      __m512i size = _mm512_slli_epi32((__m512i)load(lanes + i * LANES + at), 1);
+      seen = _mm512_mask_max_epu32(seen, _mm512_cmplt_epu32_mask(size, infinite), seen, size);
+    }
+  int up = lift_of(largest_bits((vec)seen), 1);
+  if (up) split_lanes(lanes, depth, n_vecs, ldexpf(1, up), PARTS, 1, to);
+  else split_lanes(lanes, depth, n_vecs, 1, PARTS, 1, to);
+  return (Packed){to, up};
 }
 
 // What is multiplied one after the other in a step of depth: which parts of the rows and of the lanes are
@@ -180,19 +222,21 @@ typedef struct {
   const Pair *pairs;
   int n_pairs, pair, n, n_vecs;
   REAL *to;                // sums (n in whole groups, LANES)
+  REAL *sums;              // the first of them, so many rows in all, times 2^up
+  int all, up;
 } Products;
 
 INLINE void start_tiles(
-    Products *p, const REAL *rows, int64_t below, const REAL *lanes, REAL *sums, int n, int depth,
-    int n_vecs, const Pair *pairs, int n_pairs) {
-  *p = (Products){.rows = (const char *)rows, .lanes = (const char *)lanes, .below = below,
+    Products *p, Packed rows, int64_t below, Packed lanes, REAL *sums, int n, int depth, int n_vecs,
+    const Pair *pairs, int n_pairs) {
+  *p = (Products){.rows = (const char *)rows.at, .lanes = (const char *)lanes.at, .below = below,
                   .deep = tiles_deep(depth), .pairs = pairs, .n_pairs = n_pairs, .n = n,
-                  .n_vecs = n_vecs, .to = sums};
+                  .n_vecs = n_vecs, .to = sums, .sums = sums, .all = n, .up = rows.up + lanes.up};
 }
 
 INLINE void start_products(
-    Products *p, const REAL *rows, const REAL *lanes, REAL *sums, int n, int depth, int n_vecs,
-    int parts, int crossed) {
+    Products *p, Packed rows, Packed lanes, REAL *sums, int n, int depth, int n_vecs, int parts,
+    int crossed) {
   const Pair *pairs = crossed ? CROSSED : STRAIGHT;
   start_tiles(p, rows, tiles_deep(depth) * ROW_TILE, lanes, sums, n, depth, n_vecs, pairs, parts > 1 ? 5 : 0);
 }
@@ -242,13 +286,18 @@ INLINE int some_products(Products *p) {
   return p->n > 0;
 }
 
+// All that are left, and their sums without the powers of two.
 static __attribute__((noinline)) void finish_products(Products *p) {
   while (some_products(p)) {}
+  for (int i = 0; i < p->all && p->up; i++)
+    for (int at = 0; at < p->n_vecs * W; at += W) {
+      REAL *sum = p->sums + i * LANES + at;
+      store(sum, (vec)_mm512_scalef_ps(load(sum), every((REAL)-p->up)));
+    }
 }
 
 static void products(
-    const REAL *rows, const REAL *lanes, REAL *sums, int n, int depth, int n_vecs, int parts,
-    int crossed) {
+    Packed rows, Packed lanes, REAL *sums, int n, int depth, int n_vecs, int parts, int crossed) {
   Products p;
   start_products(&p, rows, lanes, sums, n, depth, n_vecs, parts, crossed);
   finish_products(&p);
@@ -257,8 +306,8 @@ static void products(
 // n columns of `apart` rows, of which the first `depth` count, by lanes (depth, LANES), both in parts:
 // new sums (n in whole groups, LANES).
 INLINE void start_columns(
-    Products *p, const REAL *columns, int64_t apart, const REAL *lanes, REAL *sums, int n, int depth,
-    int n_vecs, int parts) {
+    Products *p, Packed columns, int64_t apart, Packed lanes, REAL *sums, int n, int depth, int n_vecs,
+    int parts) {
   start_tiles(p, columns, tiles_deep(apart) * ROW_TILE, lanes, sums, n, depth, n_vecs,
               parts > 1 ? STRAIGHT : OF_ONE_PART, parts > 1 ? 5 : 2);
 }
@@ -277,8 +326,8 @@ static __attribute__((noinline)) void add_sums(
 
 // Both at once.
 static void add_products(
-    const REAL *columns, int64_t apart, const REAL *lanes, REAL *sums, int n, int depth, int n_vecs,
-    int parts, const REAL *factors) {
+    Packed columns, int64_t apart, Packed lanes, REAL *sums, int n, int depth, int n_vecs, int parts,
+    const REAL *factors) {
   REAL new[2 * GROUP * LANES] __attribute__((aligned(64)));
   for (int r = 0; r < n; r += 2 * GROUP, sums += 2 * GROUP * LANES) {
     int few = n - r < 2 * GROUP ? n - r : 2 * GROUP;
@@ -286,7 +335,7 @@ static void add_products(
     start_columns(&p, columns, apart, lanes, new, few, depth, n_vecs, parts);
     finish_products(&p);
     add_sums(new, sums, few, n_vecs, factors);
-    columns += columns_size(apart, 2 * GROUP);
+    columns.at += columns_size(apart, 2 * GROUP);
   }
 }
 

@@ -34,11 +34,12 @@ typedef struct {
   Block x;
   Back back;
   int64_t number[LANES];  // of (B, H, T)
-  REAL *q, *g, *dq;       // (D, LANES) scaled, (Dv, LANES), (D in whole groups, LANES)
+  Packed q, g;            // (D, LANES) scaled, (Dv, LANES)
+  REAL *dq;               // (D in whole groups, LANES)
 } QueryRows;
 
 typedef struct {
-  REAL *keys, *columns, *values;  // a tile's keys as rows and as columns, its values as rows
+  Packed keys, columns, values;   // a tile's keys as rows and as columns, its values as rows
   REAL *s, *d, *slope;            // (keys, LANES)
   REAL *gradients, *turned;       // d as it is multiplied; lanes being turned
   QueryRows *rows;
@@ -46,7 +47,7 @@ typedef struct {
 
 // Adds g . out to `fixed`, for this pass and for the one that follows: summed like g . v is, so that
 // nothing is left of their difference where one key has all the weight.
-static void complete(const Call *c, const QueryRoom *room, QueryRows *rows) {
+static void complete(const Call *c, QueryRoom *room, QueryRows *rows) {
   const Block *x = &rows->x;
 #if defined(AMX)  // what each query made, by what comes back into all: of these the diagonal
   for (int lane = 0; lane < x->n; lane += GROUP) {
@@ -58,16 +59,17 @@ static void complete(const Call *c, const QueryRoom *room, QueryRows *rows) {
       if (row != made[i]) memcpy(made[i], row, sizeof made[i]);
     }
     Array rows_made = {(const char *)made, {0, 0, sizeof made[0], sizeof(REAL)}, FLOAT32};
-    pack_rows(&rows_made, 0, 0, 0, few, c->Dv, 1, 3, room->values);
+    pack_rows(&rows_made, 0, 0, 0, few, c->Dv, 1, 3, &room->values);
     products(room->values, rows->g, sums, few, c->Dv, x->n_vecs, 3, 0);
     for (int i = 0; i < few; i++) rows->back.fixed[lane + i] += sums[i * LANES + lane + i];
   }
 #else
-  pack_lanes(&c->made, x, c->Dv, 1, room->turned);
+  Packed made = {room->turned, 0};
+  pack_of_queries(&c->made, x, c->Dv, 1, 3, NULL, &made);
   for (int at = 0; at < x->n_vecs * W; at += W) {
     vec sum = {0};
     for (int d = 0; d < c->Dv; d++)
-      sum = fma_(load(rows->g + d * LANES + at), load(room->turned + d * LANES + at), sum);
+      sum = fma_(load(rows->g.at + d * LANES + at), load(made.at + d * LANES + at), sum);
     store(rows->back.fixed + at, load(rows->back.fixed + at) + sum);
   }
 #endif
@@ -75,7 +77,7 @@ static void complete(const Call *c, const QueryRoom *room, QueryRows *rows) {
     ((REAL *)c->total)[rows->number[lane]] = rows->back.fixed[lane];
 }
 
-static void query_unit(Call *c, int64_t unit, const QueryRoom *room) {
+static void query_unit(Call *c, int64_t unit, QueryRoom *room) {
   int64_t heads = c->B * c->G, b = unit % heads / c->G, g = unit % c->G, last = 0, first = c->S;
   int64_t from = unit / heads * c->per_unit, seen[LANES];
   int n = (int)least(c->per_unit, blocks_per_key_head(c) - from), D = c->D;
@@ -84,11 +86,8 @@ static void query_unit(Call *c, int64_t unit, const QueryRoom *room) {
     QueryRows *rows = room->rows + r;
     Block *x = &rows->x;
     begin(c, b, g, from + r, x);
-    pack_queries(c, x, room->turned, rows->q);
-    if (c->g.data) {
-      note(c, BACK_SEEN, pack_lanes(&c->g, x, c->Dv, 1, SPLIT ? room->turned : rows->g));
-      ready(room->turned, c->Dv, x->n_vecs, 3, rows->g);
-    }
+    pack_queries(c, x, room->turned, &rows->q);
+    if (c->g.data) pack_of_queries(&c->g, x, c->Dv, 1, 3, room->turned, &rows->g);
     memset(&rows->back, 0, sizeof rows->back);
     for (int lane = 0; lane < x->n; lane++) {
       rows->number[lane] = row_number(c, x, lane);
@@ -101,10 +100,9 @@ static void query_unit(Call *c, int64_t unit, const QueryRoom *room) {
   }
   for (int64_t j0 = first / KEYS * KEYS; j0 < last; j0 += KEYS) {
     int m = (int)(least(j0 + KEYS, last) - j0);
-    pack_key_rows(c, b, g, j0, m, room->keys);
-    pack_columns(&c->k, b, g, j0, m, D, 1, 3, NULL, room->columns);
-    if (c->g.data)
-      note(c, VALUES_SEEN, pack_rows(&c->v, b, g, j0, m, c->Dv, 1, 3, room->values));
+    pack_key_rows(c, b, g, j0, m, &room->keys);
+    pack_columns(&c->k, b, g, j0, m, D, 1, 3, NULL, &room->columns);
+    if (c->g.data) pack_rows(&c->v, b, g, j0, m, c->Dv, 1, 3, &room->values);
     for (int r = 0; r < n; r++) {
       QueryRows *rows = room->rows + r;
       const Block *x = &rows->x;
@@ -113,8 +111,8 @@ static void query_unit(Call *c, int64_t unit, const QueryRoom *room) {
       int skip = (int)most(0, x->reach.first - j0) / STEP * STEP;
       int few = (int)least(m, x->reach.last - j0) - skip;
       if (nothing_shown(c, b, x->q, x->n, j0 + skip, few)) continue;
-      const REAL *keys = rows_from(room->keys, skip, D), *columns = columns_from(room->columns, skip);
-      const REAL *values = rows_from(room->values, skip, c->Dv);
+      Packed keys = rows_from(room->keys, skip, D), columns = columns_from(room->columns, skip);
+      Packed values = rows_from(room->values, skip, c->Dv);
       score(c, x, rows->q, keys, j0 + skip, few, room->s, room->slope, seen);
       if (c->g.data) products(values, rows->g, room->d, few, c->Dv, x->n_vecs, 3, 0);
       for (int at = 0; at < x->n_vecs * W; at += W) {
@@ -127,7 +125,7 @@ static void query_unit(Call *c, int64_t unit, const QueryRoom *room) {
           store(d, slope_of(load(room->s + j * LANES + at), gv, slope, high, low, fixed, entropy, &p));
         }
       }
-      const REAL *d = ready_weights(room->d, few, x->n_vecs, room->gradients);
+      Packed d = ready_gradients(room->d, few, x->n_vecs, room->gradients);
       add_products(columns, m, d, rows->dq, D, few, x->n_vecs, 3, NULL);
     }
   }
@@ -143,11 +141,12 @@ static void query_unit(Call *c, int64_t unit, const QueryRoom *room) {
 
 typedef struct {
   Keys x;
-  REAL *k, *v, *dk, *dv;  // (D, LANES), (Dv, LANES), and the gradients in whole groups
+  Packed k, v;            // (D, LANES), (Dv, LANES)
+  REAL *dk, *dv;          // the gradients, in whole groups
 } KeyColumns;
 
 typedef struct {
-  REAL *queries, *query_columns, *g, *g_columns;  // a tile's queries, and what comes back into them
+  Packed queries, query_columns, g, g_columns;    // a tile's queries, and what comes back into them
   REAL *s, *d, *slope;                            // (queries, LANES)
   REAL *weights, *gradients, *turned;             // s and d as they are multiplied; lanes being turned
   KeyColumns *columns;
@@ -162,21 +161,21 @@ INLINE int all_finite(const REAL *x, int n, REAL factor) {
 // A tile's queries and what comes back into them. A query may hold anything, and so may what comes
 // back into a spoiled row: zeros in their place keep them from the keys that are hidden from it, and
 // the others are NaN by its weights.
-static void pack_tile(Call *c, const Tile *t, const KeyRoom *room) {
+static void pack_tile(const Call *c, const Tile *t, KeyRoom *room) {
   const REAL *lse = (const REAL *)c->lse + (t->b * c->H + t->h) * c->T + t->i0;
   REAL query[c->D + 1], scale = (REAL)c->scale;
   uint8_t spoiled[QUERIES];
   int n = t->n;
   for (int i = 0; i < n; i++) {
     const REAL *row = row_of(&c->q, t->b, t->h, t->i0 + i, c->D, query);
-    spoiled[i] = !all_finite(row, c->D, scale);
+    spoiled[i] = !all_finite(row, c->D, SPLIT ? 1 : scale);  // split, they are scaled in one step with their power
   }
-  pack_tile_queries(c, t, room->queries);
-  pack_columns(&c->q, t->b, t->h, t->i0, n, c->D, scale, 3, spoiled, room->query_columns);
+  pack_tile_queries(c, t, &room->queries);
+  pack_columns(&c->q, t->b, t->h, t->i0, n, c->D, scale, 3, spoiled, &room->query_columns);
   if (!c->g.data) return;
   for (int i = 0; i < n; i++) spoiled[i] = lse[i] != lse[i];
-  note(c, BACK_SEEN, pack_rows(&c->g, t->b, t->h, t->i0, n, c->Dv, 1, 3, room->g));
-  pack_columns(&c->g, t->b, t->h, t->i0, n, c->Dv, 1, 3, spoiled, room->g_columns);
+  pack_rows(&c->g, t->b, t->h, t->i0, n, c->Dv, 1, 3, &room->g);
+  pack_columns(&c->g, t->b, t->h, t->i0, n, c->Dv, 1, 3, spoiled, &room->g_columns);
 }
 
 static void key_tile(Call *c, const Tile *t, const KeyRoom *room, const KeyColumns *to) {
@@ -201,14 +200,14 @@ static void key_tile(Call *c, const Tile *t, const KeyRoom *room, const KeyColum
       store(s, p);
     }
   }
-  const REAL *g = columns_from(room->g_columns, from), *q = columns_from(room->query_columns, from);
-  const REAL *p = ready_weights(s_from, n, x->n_vecs, room->weights);
+  Packed g = columns_from(room->g_columns, from), q = columns_from(room->query_columns, from);
+  Packed p = ready_weights(s_from, n, x->n_vecs, room->weights);
   if (c->g.data) add_products(g, t->n, p, to->dv, c->Dv, n, x->n_vecs, 3, NULL);
-  const REAL *d = ready_weights(d_from, n, x->n_vecs, room->gradients);
+  Packed d = ready_gradients(d_from, n, x->n_vecs, room->gradients);
   add_products(q, t->n, d, to->dk, c->D, n, x->n_vecs, 3, NULL);
 }
 
-static void key_unit(Call *c, int64_t unit, const KeyRoom *room) {
+static void key_unit(Call *c, int64_t unit, KeyRoom *room) {
   int64_t heads = c->B * c->G, b = unit % heads / c->G, g = unit % c->G, group = c->H / c->G;
   int64_t first = unit / heads * c->per_unit * LANES, last = c->S;
   int n = (int)least(c->per_unit, (c->S - first + LANES - 1) / LANES);
@@ -216,11 +215,8 @@ static void key_unit(Call *c, int64_t unit, const KeyRoom *room) {
   for (int r = 0; r < n; r++) {
     KeyColumns *to = room->columns + r;
     to->x = keys_from(b, g, first + r * LANES, c->S);
-    pack_key_lanes(c, &to->x, room->turned, to->k);
-    if (c->g.data) {
-      note(c, VALUES_SEEN, pack_keys(&c->v, &to->x, c->Dv, SPLIT ? room->turned : to->v));
-      ready(room->turned, c->Dv, to->x.n_vecs, 3, to->v);
-    }
+    pack_key_lanes(c, &to->x, room->turned, &to->k);
+    if (c->g.data) pack_of_keys(&c->v, &to->x, c->Dv, 3, room->turned, &to->v);
     memset(to->dk, 0, sizeof(REAL) * LANES * whole_groups(c->D));
     memset(to->dv, 0, sizeof(REAL) * LANES * whole_groups(c->Dv));
   }

@@ -11,8 +11,6 @@ typedef struct {
 
 enum Dtype { FLOAT32, FLOAT64, FLOAT16, BFLOAT16, BOOL, TWO_OF_BFLOAT16 };  // the last: pack.h
 
-enum Seen { QUERIES_SEEN, KEYS_SEEN, VALUES_SEEN, BACK_SEEN };
-
 // What a call is to do. All but the first need its rows, lse and lse_low.
 enum Kind { FORWARD, RECEIVED, QUERY_GRADIENT, KEY_GRADIENTS, CELLS };
 
@@ -47,10 +45,8 @@ typedef struct {
   // of these rows, or its scores where lse is NULL.
   int64_t i0, i1, j0, j1;
   void *cells;
-  // The work. `bad` becomes 1 where a key or a value is not finite; `faint` where numbers are too
-  // small, or too large, to be multiplied in parts: the next instruction set below computes those.
-  int64_t kind, next, units, per_unit, bad, faint;  // kind: of Kind
-  int64_t largest[4];                         // the bits of the largest number: of Seen
+  // The work. `bad` becomes 1 where a key or a value that forward reads is not finite.
+  int64_t kind, next, units, per_unit, bad;   // kind: of Kind
   int64_t pairs, depth;                       // whether bfloat16 is multiplied in pairs, and how
                                               // many numbers a packed query or key has: D or D / 2
   char *room;                                 // for tiles: so many bytes for each thread, and how

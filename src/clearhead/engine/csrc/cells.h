@@ -4,7 +4,7 @@
 
 INLINE int64_t tiles_of(const Call *c) { return (c->i1 - c->i0 + QUERIES - 1) / QUERIES; }
 
-static void cells_unit(Call *c, int64_t unit, const ColumnRoom *room) {
+static void cells_unit(Call *c, int64_t unit, ColumnRoom *room) {
   int64_t head = unit % (c->B * c->H), b = head / c->H, h = head % c->H, g = h / (c->H / c->G);
   int64_t i0 = c->i0 + unit / (c->B * c->H) % tiles_of(c) * QUERIES;
   int64_t first = c->j0 + unit / (c->B * c->H) / tiles_of(c) * c->per_unit * LANES;
@@ -12,14 +12,15 @@ static void cells_unit(Call *c, int64_t unit, const ColumnRoom *room) {
   REAL nothing = c->lse ? 0 : -INFINITY;
   Tile t;
   begin_tile(c, b, h, i0, c->i1, &t);
-  pack_tile_queries(c, &t, room->queries);
+  Packed keys = {room->keys, 0};
+  pack_tile_queries(c, &t, &room->queries);
   for (int64_t j0 = first; j0 < least(first + c->per_unit * LANES, c->j1); j0 += LANES) {
     Keys x = keys_from(b, g, j0, c->j1);
     Span span = span_of(&t, &x);
     REAL *to = (REAL *)c->cells + row0 * wide + (j0 - c->j0);
     if (span.from < span.to) {
-      pack_key_lanes(c, &x, room->turned, room->keys);
-      score_crossed(c, &t, span, &x, room->queries, room->keys, room->s, NULL);
+      pack_key_lanes(c, &x, room->turned, &keys);
+      score_crossed(c, &t, span, &x, room->queries, keys, room->s, NULL);
     }
     for (int i = 0; i < t.n; i++, to += wide) {
       REAL *row = room->s + i * LANES;

@@ -33,34 +33,24 @@ static Keys keys_from(int64_t b, int64_t g, int64_t j0, int64_t j1) {
   return (Keys){b, g, j0, n, (n + W - 1) / W};
 }
 
-// What each key of a block has in an array, turned into lanes: (width, LANES).
-static vec pack_keys(const Array *from, const Keys *x, int width, REAL *to) {
-  vec seen = {0};
-  REAL room[W][width + 1], nothing[width + 1];
-  memset(nothing, 0, sizeof nothing);
-  for (int at = 0; at < x->n_vecs * W; at += W) {
-    const REAL *rows[W];
-    for (int i = 0; i < W; i++)
-      rows[i] = at + i < x->n ? row_of(from, x->b, x->g, x->j0 + at + i, width, room[i]) : nothing;
-    for (int i = 0; i < W && SPLIT; i++) look_at(rows[i], width, &seen);
-    turn_rows(rows, width, 1, to + at);
-  }
-  return seen;
+// What each key of a block has in an array.
+static void pack_of_keys(
+    const Array *from, const Keys *x, int width, int parts, REAL *turned, Packed *to) {
+  Place place[LANES];
+  for (int lane = 0; lane < LANES; lane++) place[lane] = (Place){x->g, x->j0 + lane};
+  pack_lanes(from, x->b, place, x->n, x->n_vecs, width, 1, parts, turned, to);
 }
 
-// A tile's queries for scores; of bfloat16 that is multiplied as it is they are not scaled yet.
-static void pack_tile_queries(Call *c, const Tile *t, REAL *to) {
+// A tile's queries for scores.
+static void pack_tile_queries(const Call *c, const Tile *t, Packed *to) {
   Array q = packed(c, &c->q);
-  REAL factor = c->pairs ? 1 : (REAL)c->scale;
-  note(c, QUERIES_SEEN,
-       pack_rows(&q, t->b, t->h, t->i0, t->n, c->depth, factor, c->pairs ? 1 : 3, to));
+  pack_rows(&q, t->b, t->h, t->i0, t->n, c->depth, factor_of_queries(c), parts_of_scores(c), to);
 }
 
 // Keys of a block for scores, (depth, LANES); `turned` is room for lanes.
-static void pack_key_lanes(Call *c, const Keys *x, REAL *turned, REAL *to) {
+static void pack_key_lanes(const Call *c, const Keys *x, REAL *turned, Packed *to) {
   Array k = packed(c, &c->k);
-  note(c, KEYS_SEEN, pack_keys(&k, x, c->depth, SPLIT ? turned : to));
-  ready(turned, c->depth, x->n_vecs, c->pairs ? 1 : 3, to);
+  pack_of_keys(&k, x, c->depth, parts_of_scores(c), turned, to);
 }
 
 // The queries from:to of a tile, the first at a whole step, outside of which none sees any of these
@@ -103,8 +93,8 @@ static void shape_crossed(
 
 // Scores of a tile's queries, packed, for keys (depth, LANES): of those of the span.
 static void score_crossed(
-    const Call *c, const Tile *t, Span span, const Keys *x, const REAL *queries, const REAL *keys,
-    REAL *s, REAL *slope) {
+    const Call *c, const Tile *t, Span span, const Keys *x, Packed queries, Packed keys, REAL *s,
+    REAL *slope) {
   int n = span.to - span.from;
   multiply(c, rows_from(queries, span.from, c->depth), keys, n, x->n_vecs, 1, s + span.from * LANES);
   if (c->softcap > 0 || c->alibi || c->bias.data) shape_crossed(c, t, span, x, s, slope);

@@ -5,7 +5,8 @@
 // Room for a thread: the tile, packed, its scores and weights, queries being turned into lanes, and
 // the rows of as many blocks as share the tile.
 typedef struct {
-  REAL *keys, *values, *s[2], *weights[2], *turned, *made;
+  Packed keys, values;
+  REAL *s[2], *weights[2], *turned, *made;
   Rows *rows;
 } Room;
 
@@ -18,13 +19,15 @@ typedef struct {
 } Adding;
 
 static void start_adding(
-    const Call *c, Adding *a, const REAL *values, int64_t apart, int n, const Room *room, int turn) {
+    const Call *c, Adding *a, Packed values, int64_t apart, int n, const Room *room, int turn) {
   Rows *rows = a->rows;
 #if defined(AMX)
-  start_columns(&a->products, values, apart, room->weights[turn], room->made, c->Dv, n, rows->x.n_vecs,
+  Packed weights = {room->weights[turn], 0};
+  start_columns(&a->products, values, apart, weights, room->made, c->Dv, n, rows->x.n_vecs,
                 parts_of(&c->v));
 #else
-  add_products(values, apart, room->s[turn], rows->o, c->Dv, n, rows->x.n_vecs, 1,
+  Packed weights = {room->s[turn], 0};
+  add_products(values, apart, weights, rows->o, c->Dv, n, rows->x.n_vecs, 1,
                a->moved ? a->factors : NULL);
 #endif
 }
@@ -45,10 +48,10 @@ typedef struct {
 } Share;
 
 INLINE void absorb_(
-    const Call *call, Rows *rows, const REAL *values, int64_t apart, int64_t j0, int n,
-    const Room *room, int turn, Products *next, Adding *before, int figures) {
+    const Call *call, Rows *rows, Packed values, int64_t apart, int64_t j0, int n, const Room *room,
+    int turn, Products *next, Adding *before, int figures) {
   REAL old[LANES], *s = room->s[turn];
-  REAL *ready = values ? room->weights[turn] : NULL;
+  REAL *ready = values.at ? room->weights[turn] : NULL;
   Adding adding = {.rows = rows, .moved = 0};
   Products *beside[2] = {&before->products, next};
   Sums t = {0};
@@ -71,16 +74,16 @@ INLINE void absorb_(
     }
   }
   finish_adding(call, before, room);
-  if (!values) return;
+  if (!values.at) return;
   *before = adding;
   start_adding(call, before, values, apart, n, room, turn);
 }
 
 // Of the products of a block and its share of a tile, in s, all sums.
 static __attribute__((noinline)) void absorb(
-    const Call *c, Rows *rows, const REAL *values, int64_t j0, int64_t j1, Share share,
-    const Room *room, int turn, Products *next, Adding *before) {
-  if (values) values = columns_from(values, share.skip);
+    const Call *c, Rows *rows, Packed values, int64_t j0, int64_t j1, Share share, const Room *room,
+    int turn, Products *next, Adding *before) {
+  if (values.at) values = columns_from(values, share.skip);
   j0 += share.skip;
   if (c->figures) absorb_(c, rows, values, j1 - j0 + share.skip, j0, share.n, room, turn, next, before, 1);
   else absorb_(c, rows, values, j1 - j0 + share.skip, j0, share.n, room, turn, next, before, 0);
@@ -144,14 +147,14 @@ static void finish_rows(const Call *c, const Rows *rows) {
 
 static void start_block(const Call *c, const Room *room, int r, Share share, REAL *s, Products *p) {
   const Rows *rows = room->rows + r;
-  const REAL *keys = rows_from(room->keys, share.skip, c->depth);
+  Packed keys = rows_from(room->keys, share.skip, c->depth);
   start_scores(c, p, keys, rows->q, share.n, rows->x.n_vecs, 0, s);
 }
 
 // A tile, packed, into each of n blocks that sees any of it. Where products can run beside the softmax of
 // another block, its scores are begun before that, and what it adds to its output behind it.
 static void absorb_tile(const Call *c, const Room *room, int n, int64_t j0, int64_t j1) {
-  const REAL *values = c->out ? room->values : NULL;
+  Packed values = c->out ? room->values : (Packed){NULL, 0};
   Share share = {0, 0}, next_share = {0, 0};
   Products products = {0};
   Adding adding = {.rows = NULL};
@@ -180,10 +183,8 @@ static void forward_unit(Call *c, int64_t unit, Room *room) {
   }
   for (int64_t j0 = first / KEYS * KEYS; j0 < last; j0 += KEYS) {
     int64_t j1 = least(j0 + KEYS, least(c->S, last));
-    pack_key_rows(c, b, g, j0, j1 - j0, room->keys);
-    if (c->out)
-      note(c, VALUES_SEEN,
-           pack_columns(&c->v, b, g, j0, j1 - j0, c->Dv, 1, parts_of(&c->v), NULL, room->values));
+    pack_key_rows(c, b, g, j0, j1 - j0, &room->keys);
+    if (c->out) note(c, pack_columns(&c->v, b, g, j0, j1 - j0, c->Dv, 1, parts_of(&c->v), NULL, &room->values));
     absorb_tile(c, room, n, j0, j1);
   }
   for (int r = 0; r < n; r++) finish_rows(c, room->rows + r);

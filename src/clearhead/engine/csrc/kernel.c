@@ -87,8 +87,8 @@ static void lay_out(const Call *c, Space *space, AnyRoom *room) {
   switch (c->kind) {
     case FORWARD: {
       Room *r = &room->forward;
-      r->keys = numbers(space, rows_size(KEYS, D));
-      r->values = numbers(space, columns_size(KEYS, Dv));
+      r->keys.at = numbers(space, rows_size(KEYS, D));
+      r->values.at = numbers(space, columns_size(KEYS, Dv));
       r->s[0] = r->s[1] = numbers(space, tile * LANES);
       if (SPLIT) r->s[1] = numbers(space, tile * LANES);
       for (int turn = 0; turn < 2; turn++) r->weights[turn] = numbers(space, SPLIT * lanes_size(KEYS));
@@ -97,14 +97,14 @@ static void lay_out(const Call *c, Space *space, AnyRoom *room) {
       r->rows = part(space, n * sizeof(Rows));
       for (int64_t i = 0; i < n; i++) {
         REAL *q = numbers(space, lanes_size(D)), *o = numbers(space, LANES * whole_groups(Dv));
-        if (space->base) r->rows[i].q = q, r->rows[i].o = o;
+        if (space->base) r->rows[i].q.at = q, r->rows[i].o = o;
       }
       break;
     }
     case CELLS:
     case RECEIVED: {
       ColumnRoom *r = &room->column;
-      r->queries = numbers(space, rows_size(QUERIES, D));
+      r->queries.at = numbers(space, rows_size(QUERIES, D));
       r->s = numbers(space, tall * LANES);
       r->keys = numbers(space, n * lanes_size(D));
       r->turned = numbers(space, SPLIT * D * LANES);
@@ -112,9 +112,9 @@ static void lay_out(const Call *c, Space *space, AnyRoom *room) {
     }
     case QUERY_GRADIENT: {
       QueryRoom *r = &room->query;
-      r->keys = numbers(space, rows_size(KEYS, D));
-      r->columns = numbers(space, columns_size(KEYS, D));
-      r->values = numbers(space, rows_size(most(KEYS, SPLIT * GROUP), Dv));
+      r->keys.at = numbers(space, rows_size(KEYS, D));
+      r->columns.at = numbers(space, columns_size(KEYS, D));
+      r->values.at = numbers(space, rows_size(most(KEYS, SPLIT * GROUP), Dv));
       r->s = numbers(space, tile * LANES);
       r->d = numbers(space, tile * LANES);
       r->slope = numbers(space, c->softcap > 0 ? tile * LANES : 0);
@@ -124,16 +124,16 @@ static void lay_out(const Call *c, Space *space, AnyRoom *room) {
       for (int64_t i = 0; i < n; i++) {
         REAL *q = numbers(space, lanes_size(D)), *g = numbers(space, lanes_size(Dv));
         REAL *dq = numbers(space, LANES * whole_groups(D));
-        if (space->base) r->rows[i].q = q, r->rows[i].g = g, r->rows[i].dq = dq;
+        if (space->base) r->rows[i].q.at = q, r->rows[i].g.at = g, r->rows[i].dq = dq;
       }
       break;
     }
     default: {
       KeyRoom *r = &room->key;
-      r->queries = numbers(space, rows_size(QUERIES, D));
-      r->query_columns = numbers(space, columns_size(QUERIES, D));
-      r->g = numbers(space, rows_size(QUERIES, Dv));
-      r->g_columns = numbers(space, columns_size(QUERIES, Dv));
+      r->queries.at = numbers(space, rows_size(QUERIES, D));
+      r->query_columns.at = numbers(space, columns_size(QUERIES, D));
+      r->g.at = numbers(space, rows_size(QUERIES, Dv));
+      r->g_columns.at = numbers(space, columns_size(QUERIES, Dv));
       r->s = numbers(space, tall * LANES);
       r->d = numbers(space, tall * LANES);
       r->slope = numbers(space, c->softcap > 0 ? tall * LANES : 0);
@@ -144,7 +144,7 @@ static void lay_out(const Call *c, Space *space, AnyRoom *room) {
       for (int64_t i = 0; i < n; i++) {
         REAL *k = numbers(space, lanes_size(D)), *v = numbers(space, lanes_size(Dv));
         REAL *dk = numbers(space, LANES * whole_groups(D)), *dv = numbers(space, LANES * whole_groups(Dv));
-        if (space->base) r->columns[i] = (KeyColumns){{0, 0, 0, 0, 0}, k, v, dk, dv};
+        if (space->base) r->columns[i] = (KeyColumns){{0, 0, 0, 0, 0}, {k, 0}, {v, 0}, dk, dv};
       }
     }
   }

@@ -1,5 +1,4 @@
 // The door from Python: which kernel this machine can run, and a call on all its threads.
-#include <math.h>
 #include <pthread.h>
 #include <time.h>
 #if defined(__x86_64__) && defined(__linux__)
@@ -115,16 +114,6 @@ typedef struct {
 
 static void one_of(void *team) { ((Team *)team)->kernel->work(((Team *)team)->call); }
 
-// Whether an array holds nothing but numbers so small that parts of theirs count as 0, or keys or values
-// that are rounded to infinity; or whether a scale makes such numbers of queries.
-static int is_faint(const Call *c) {
-  const int64_t small = 0x17800000, large = 0x7f7f8000;  // 2^-80, and half a step above bfloat16's end
-  if (!(fabs(c->scale) < 0x1p40 && fabs(c->scale) > 0x1p-40)) return 1;
-  for (int i = 0; i < 4; i++)
-    if (c->largest[i] && c->largest[i] < small) return 1;
-  return c->largest[KEYS_SEEN] >= large || c->largest[VALUES_SEEN] >= large;
-}
-
 // Works on a call, planned for as many threads, for so many seconds: whether it is to be called
 // again.
 int clearhead_attend(Call *c, int set, int wide, int threads, double seconds, Parallel *parallel) {
@@ -134,7 +123,6 @@ int clearhead_attend(Call *c, int set, int wide, int threads, double seconds, Pa
   c->entered = 0;
   c->until = now() + seconds;
   on_threads(one_of, &team, threads, parallel);
-  c->faint = set == 4 && !wide && is_faint(c);
   return c->next < c->units;
 }
 

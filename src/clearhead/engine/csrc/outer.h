@@ -73,10 +73,9 @@ INLINE void groups(
 // n rows one below the other, (n, depth), n rounded up to whole groups, by lanes (depth, LANES): new
 // sums (n, LANES).
 static __attribute__((noinline)) void products(
-    const REAL *rows, const REAL *lanes, REAL *sums, int n, int depth, int n_vecs, int parts,
-    int crossed) {
+    Packed rows, Packed lanes, REAL *sums, int n, int depth, int n_vecs, int parts, int crossed) {
   (void)parts, (void)crossed;
-  groups(rows, (int64_t)GROUP * depth, depth, 1, lanes, sums, n, depth, n_vecs, 1, NULL);
+  groups(rows.at, (int64_t)GROUP * depth, depth, 1, lanes.at, sums, n, depth, n_vecs, 1, NULL);
 }
 
 #if defined(PAIRS)
@@ -95,10 +94,10 @@ static __attribute__((noinline)) void products_of_pairs(
 // n columns in groups, (n / GROUP, `apart`, GROUP), of which the first `depth` rows count, by lanes
 // (depth, LANES): added to sums (n, LANES), after those were multiplied by a factor a lane, if given.
 static __attribute__((noinline)) void add_products(
-    const REAL *columns, int64_t apart, const REAL *lanes, REAL *sums, int n, int depth, int n_vecs,
-    int parts, const REAL *factors) {
+    Packed columns, int64_t apart, Packed lanes, REAL *sums, int n, int depth, int n_vecs, int parts,
+    const REAL *factors) {
   (void)parts;
-  groups(columns, GROUP * apart, 1, GROUP, lanes, sums, n, depth, n_vecs, 0, factors);
+  groups(columns.at, GROUP * apart, 1, GROUP, lanes.at, sums, n, depth, n_vecs, 0, factors);
 }
 
 // Room, in numbers, for rows (n, depth), for n rows of so many columns, and for lanes (depth, LANES); and
@@ -106,13 +105,15 @@ static __attribute__((noinline)) void add_products(
 INLINE int64_t rows_size(int64_t n, int64_t depth) { return whole_groups(n) * depth; }
 INLINE int64_t columns_size(int64_t n, int64_t width) { return n * whole_groups(width); }
 INLINE int64_t lanes_size(int64_t depth) { return depth * LANES; }
-INLINE const REAL *rows_from(const REAL *rows, int skip, int depth) { return rows + skip * depth; }
-INLINE const REAL *columns_from(const REAL *columns, int skip) { return columns + skip * GROUP; }
+INLINE Packed rows_from(Packed rows, int skip, int depth) { return (Packed){rows.at + skip * depth, 0}; }
+INLINE Packed columns_from(Packed columns, int skip) { return (Packed){columns.at + skip * GROUP, 0}; }
 
 // Rows i0:i0 + n of an array, times a factor, (groups, GROUP, depth), with zeros behind the last.
 static vec pack_rows(
-    const Array *x, int64_t b, int64_t h, int64_t i0, int n, int depth, REAL factor, int parts, REAL *to) {
+    const Array *x, int64_t b, int64_t h, int64_t i0, int n, int depth, REAL factor, int parts,
+    Packed *packed) {
   vec seen = {0};
+  REAL *to = packed->at;
   for (int i = 0; i < n; i++, to += depth) {
     const REAL *row = row_of(x, b, h, i0 + i, depth, to);
     if (row != to) memcpy(to, row, sizeof(REAL) * depth);
@@ -128,8 +129,8 @@ static vec pack_rows(
 // those that are `left_out`, if that is given.
 static vec pack_columns(
     const Array *x, int64_t b, int64_t h, int64_t i0, int n, int width, REAL factor, int parts,
-    const uint8_t *left_out, REAL *to) {
-  REAL room[width + 1];
+    const uint8_t *left_out, Packed *packed) {
+  REAL room[width + 1], *to = packed->at;
   vec seen = {0};
   int whole = width / GROUP * GROUP;
   for (int i = 0; i < n; i++, to += GROUP) {
@@ -150,14 +151,20 @@ static vec pack_columns(
   return seen;
 }
 
-// Lanes are multiplied as they are, and weights too.
-INLINE const REAL *ready(const REAL *lanes, int depth, int n_vecs, int parts, REAL *to) {
-  (void)depth, (void)n_vecs, (void)parts, (void)to;
-  return lanes;
+// Lanes are multiplied as they are, and weights and their gradients too.
+INLINE int lift_of(int64_t bits, REAL factor) {
+  (void)bits, (void)factor;
+  return 0;
 }
-INLINE const REAL *ready_weights(const REAL *lanes, int depth, int n_vecs, REAL *to) {
+INLINE void ready(const REAL *lanes, int depth, int n_vecs, int parts, REAL *to) {
+  (void)lanes, (void)depth, (void)n_vecs, (void)parts, (void)to;
+}
+INLINE Packed ready_weights(REAL *lanes, int depth, int n_vecs, REAL *to) {
   (void)depth, (void)n_vecs, (void)to;
-  return lanes;
+  return (Packed){lanes, 0};
+}
+INLINE Packed ready_gradients(REAL *lanes, int depth, int n_vecs, REAL *to) {
+  return ready_weights(lanes, depth, n_vecs, to);
 }
 
 // Products are done when they are started: nothing is gained by doing them beside anything else.
@@ -170,8 +177,8 @@ INLINE int some_products(Products *p) {
 }
 INLINE void finish_products(Products *p) { (void)p; }
 INLINE void start_products(
-    Products *p, const REAL *rows, const REAL *lanes, REAL *sums, int n, int depth, int n_vecs,
-    int parts, int crossed) {
+    Products *p, Packed rows, Packed lanes, REAL *sums, int n, int depth, int n_vecs, int parts,
+    int crossed) {
   (void)p;
   products(rows, lanes, sums, n, depth, n_vecs, parts, crossed);
 }

@@ -40,6 +40,13 @@ INLINE REAL number_at(const char *at, int64_t dtype) {
   }
 }
 
+// An array of numbers as they are multiplied: each times 2^up, which is 1 but where numbers are split and
+// are so large or so small that their parts, or sums of products, come to an end: amx.h.
+typedef struct {
+  REAL *at;
+  int up;
+} Packed;
+
 INLINE int whole_groups(int n) { return (n + GROUP - 1) / GROUP * GROUP; }
 
 INLINE const char *at(const Array *x, int64_t b, int64_t h, int64_t i) {

@@ -4,33 +4,36 @@
 
 // A thread's room for what is done with keys in the lanes.
 typedef struct {
-  REAL *queries, *s;  // a tile's queries, and its scores
+  Packed queries;     // a tile's queries
+  REAL *s;            // its scores
   REAL *keys;         // of each block, (D, LANES)
   REAL *turned;       // one of them being turned
 } ColumnRoom;
 
-static void received_unit(Call *c, int64_t unit, const ColumnRoom *room) {
+static void received_unit(Call *c, int64_t unit, ColumnRoom *room) {
   int64_t heads = c->B * c->H, row = unit % heads, b = row / c->H, h = row % c->H;
   int64_t g = h / (c->H / c->G), first = unit / heads * c->per_unit * LANES;
   int n = (int)least(c->per_unit, (c->S - first + LANES - 1) / LANES);
+  Packed keys[n];
   double sums[n][LANES];
   memset(sums, 0, sizeof sums);
   for (int r = 0; r < n; r++) {
     Keys x = keys_from(b, g, first + r * LANES, c->S);
-    pack_key_lanes(c, &x, room->turned, room->keys + r * lanes_size(c->D));
+    keys[r].at = room->keys + r * lanes_size(c->D);
+    pack_key_lanes(c, &x, room->turned, &keys[r]);
   }
   const REAL *lse = (const REAL *)c->lse + row * c->T, *low = (const REAL *)c->lse_low + row * c->T;
   for (int64_t i0 = 0; i0 < c->T; i0 += QUERIES) {
     Tile t;
     begin_tile(c, b, h, i0, c->T, &t);
     if (t.reach.last <= first || t.reach.first >= first + (int64_t)n * LANES) continue;
-    pack_tile_queries(c, &t, room->queries);
+    pack_tile_queries(c, &t, &room->queries);
     for (int r = 0; r < n; r++) {
       Keys x = keys_from(b, g, first + r * LANES, c->S);
       Span span = span_of(&t, &x);
       int m = span.to - span.from;
       if (!m || nothing_shown(c, b, t.q + span.from, m, x.j0, x.n)) continue;
-      score_crossed(c, &t, span, &x, room->queries, room->keys + r * lanes_size(c->D), room->s, NULL);
+      score_crossed(c, &t, span, &x, room->queries, keys[r], room->s, NULL);
       for (int i = span.from; i < span.to; i++) {  // a spoiled row spoils all that it sees
         if (lse[i0 + i] == lse[i0 + i] || (c->query_mask && !c->query_mask[b * c->T + i0 + i])) continue;
         uint8_t shown[LANES];

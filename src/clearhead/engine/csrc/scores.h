@@ -11,69 +11,87 @@
 #include "outer.h"
 #endif
 
-// Keeps what was seen of an array: whether a key or a value is not finite, and the largest number.
-static void note(Call *c, enum Seen which, vec seen) {
-  if ((which == KEYS_SEEN || which == VALUES_SEEN) && any_bad(seen))
-    __atomic_store_n(&c->bad, 1, __ATOMIC_RELAXED);
-  int64_t size = largest_bits(seen), before = __atomic_load_n(&c->largest[which], __ATOMIC_RELAXED);
-  while (size > before && !__atomic_compare_exchange_n(
-      &c->largest[which], &before, size, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
+// Notes it where a key or a value is not finite.
+static void note(Call *c, vec seen) {
+  if (any_bad(seen)) __atomic_store_n(&c->bad, 1, __ATOMIC_RELAXED);
 }
 
 // Into how many parts each number of an array is split: one of bfloat16 is its own first.
 INLINE int parts_of(const Array *x) { return SPLIT && x->dtype != BFLOAT16 ? 3 : 1; }
 
-// What each query of a block has in an array, times a factor, turned into lanes: (width, LANES).
-static vec pack_lanes(const Array *from, const Block *x, int width, REAL factor, REAL *to) {
+// Where a row lies in an array, for one batch element.
+typedef struct {
+  int64_t h, i;
+} Place;
+
+// Rows, n of them, times a factor, turned into lanes as they are multiplied: (width, LANES). Where numbers
+// are split they are `turned` first.
+static vec pack_lanes(
+    const Array *from, int64_t b, const Place *place, int n, int n_vecs, int width, REAL factor,
+    int parts, REAL *turned, Packed *to) {
   vec seen = {0};
-  REAL room[W][width + 1], nothing[width + 1];
+  REAL room[W][width + 1], nothing[width + 1], *lanes = SPLIT ? turned : to->at, all = factor;
   memset(nothing, 0, sizeof nothing);
-  for (int at = 0; at < x->n_vecs * W; at += W) {
-    const REAL *rows[W];
-    for (int i = 0; i < W; i++) {
-      const Query *q = &x->q[at + i];
-      rows[i] = at + i < x->n ? row_of(from, x->b, q->h, q->i, width, room[i]) : nothing;
-      if (SPLIT) look_at(rows[i], width, &seen);
+  for (int again = 0; again < 2; again++) {
+    for (int at = 0; at < n_vecs * W; at += W) {
+      const REAL *rows[W];
+      for (int i = 0; i < W; i++) {
+        const Place *p = place + at + i;
+        rows[i] = at + i < n ? row_of(from, b, p->h, p->i, width, room[i]) : nothing;
+        if (SPLIT && !again) look_at(rows[i], width, &seen);
+      }
+      turn_rows(rows, width, all, lanes + at);
     }
-    turn_rows(rows, width, factor, to + at);
+    if (again || !(to->up = lift_of(largest_bits(seen), factor))) break;
+    all = (REAL)ldexp(factor, to->up);
   }
+  ready(turned, width, n_vecs, parts, to->at);
   return seen;
 }
 
-// Queries of a block for scores, (depth, LANES); `turned` is room for lanes. Of bfloat16 that is
-// multiplied as it is they are not scaled yet.
-static void pack_queries(Call *c, const Block *x, REAL *turned, REAL *to) {
+// What each query of a block has in an array.
+static void pack_of_queries(
+    const Array *from, const Block *x, int width, REAL factor, int parts, REAL *turned, Packed *to) {
+  Place place[LANES];
+  for (int lane = 0; lane < LANES; lane++) place[lane] = (Place){x->q[lane].h, x->q[lane].i};
+  pack_lanes(from, x->b, place, x->n, x->n_vecs, width, factor, parts, turned, to);
+}
+
+// Into how many parts queries and keys are split, and what queries are multiplied by: bfloat16 that is
+// multiplied as it is is not scaled yet.
+INLINE int parts_of_scores(const Call *c) { return c->pairs ? 1 : 3; }
+INLINE REAL factor_of_queries(const Call *c) { return c->pairs ? 1 : (REAL)c->scale; }
+
+// Queries of a block for scores, (depth, LANES); `turned` is room for lanes.
+static void pack_queries(const Call *c, const Block *x, REAL *turned, Packed *to) {
   Array q = packed(c, &c->q);
-  REAL factor = c->pairs ? 1 : (REAL)c->scale;
-  note(c, QUERIES_SEEN, pack_lanes(&q, x, c->depth, factor, SPLIT ? turned : to));
-  ready(turned, c->depth, x->n_vecs, c->pairs ? 1 : 3, to);
+  pack_of_queries(&q, x, c->depth, factor_of_queries(c), parts_of_scores(c), turned, to);
 }
 
 // Keys j0:j0 + n for scores.
-static void pack_key_rows(Call *c, int64_t b, int64_t g, int64_t j0, int n, REAL *to) {
+static void pack_key_rows(Call *c, int64_t b, int64_t g, int64_t j0, int n, Packed *to) {
   Array k = packed(c, &c->k);
-  vec seen = pack_rows(&k, b, g, j0, n, c->depth, 1, c->pairs ? 1 : 3, to);
+  vec seen = pack_rows(&k, b, g, j0, n, c->depth, 1, parts_of_scores(c), to);
   if (c->pairs && !SPLIT)  // of two as one number a sum sees the upper: here are the lower halves
     for (int d = 0; d < n * c->depth; d += W) {
       int few = n * (int)c->depth - d < W ? n * (int)c->depth - d : W;
       INT low[W] = {0};
-      memcpy(low, to + d, few * sizeof(REAL));
+      memcpy(low, to->at + d, few * sizeof(REAL));
       seen = fma_((vec)(iload(low) << 16), every(0), seen);
     }
-  note(c, KEYS_SEEN, seen);
+  note(c, seen);
 }
 
 // Rows (n in whole groups, depth) by lanes (depth, LANES), scaled: `finish_scores` is when they are there.
 static void start_scores(
-    const Call *c, Products *p, const REAL *rows, const REAL *lanes, int n, int n_vecs, int crossed,
-    REAL *s) {
+    const Call *c, Products *p, Packed rows, Packed lanes, int n, int n_vecs, int crossed, REAL *s) {
 #if defined(PAIRS)
   if (c->pairs) {
-    products_of_pairs(rows, lanes, s, n, c->depth, n_vecs, (REAL)c->scale);
+    products_of_pairs(rows.at, lanes.at, s, n, c->depth, n_vecs, (REAL)c->scale);
     return;
   }
 #endif
-  start_products(p, rows, lanes, s, n, c->depth, n_vecs, c->pairs ? 1 : 3, crossed);
+  start_products(p, rows, lanes, s, n, c->depth, n_vecs, parts_of_scores(c), crossed);
 }
 
 static void finish_scores(const Call *c, Products *p, int n, REAL *s) {
@@ -82,8 +100,8 @@ static void finish_scores(const Call *c, Products *p, int n, REAL *s) {
     for (int i = 0; i < n * LANES; i += W) store(s + i, load(s + i) * every((REAL)c->scale));
 }
 
-static void multiply(const Call *c, const REAL *rows, const REAL *lanes, int n, int n_vecs, int crossed,
-    REAL *s) {
+static void multiply(
+    const Call *c, Packed rows, Packed lanes, int n, int n_vecs, int crossed, REAL *s) {
   Products p;
   start_scores(c, &p, rows, lanes, n, n_vecs, crossed, s);
   finish_scores(c, &p, n, s);
@@ -175,8 +193,8 @@ static int apply_rule(
 
 // Scores of the queries q (depth, LANES) for the packed keys j0:j0 + n, in s, likewise.
 static int score(
-    const Call *c, const Block *x, const REAL *q, const REAL *keys, int64_t j0, int n, REAL *s,
-    REAL *slope, int64_t *seen) {
+    const Call *c, const Block *x, Packed q, Packed keys, int64_t j0, int n, REAL *s, REAL *slope,
+    int64_t *seen) {
   multiply(c, keys, q, n, x->n_vecs, 0, s);
   return apply_rule(c, x, j0, n, s, slope, seen);
 }

@@ -14,7 +14,8 @@ typedef struct {
   double l[LANES], u[LANES], c[LANES], a[LANES];
   int64_t seen[LANES], top[LANES];
   REAL picks[3][LANES];         // scores of the first key, of the one before its own, of its own
-  REAL *q, *o;                  // (D, LANES) scaled, and (Dv in whole groups, LANES)
+  Packed q;                     // (D, LANES), scaled
+  REAL *o;                      // (Dv in whole groups, LANES)
 } Rows;
 
 // Sums over one tile, relative to the new m.
@@ -25,7 +26,7 @@ typedef struct {
 
 static void begin_rows(Call *c, int64_t b, int64_t g, int64_t n, REAL *turned, Rows *rows) {
   begin(c, b, g, n, &rows->x);
-  pack_queries(c, &rows->x, turned, rows->q);
+  pack_queries(c, &rows->x, turned, &rows->q);
   memset(rows->o, 0, sizeof(REAL) * LANES * whole_groups(c->Dv));
   for (int lane = 0; lane < LANES; lane++) {
     rows->m[lane] = FINITE_MIN;
