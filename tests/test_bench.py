@@ -335,7 +335,7 @@ def test_the_chip_has_a_name_and_numbers(tmp_path):
     assert found == {"cpu": "AMD EPYC", "family": 25, "model": 17}
     line = machine_line(bench.machine() | found | {"cores": 2, "threads": 1, "load": 0.26})[0]
     assert line.startswith("AMD EPYC (family 25, model 17)")
-    assert line.endswith(": 2 cores, 1 threads, load 0.3 before we began")
+    assert line.endswith(": 2 cores, 1 thread, load 0.3 before we began")
     (tmp_path / "cpuinfo").write_text("processor\t: 0\nCPU part\t: 0xd0c\n")
     found = chip.chip(tmp_path / "cpuinfo")
     assert found["cpu"] and found["family"] is found["model"] is None

@@ -19,6 +19,7 @@ from clearhead.views.page import (
     house_style,
     page,
 )
+from clearhead.views.wording import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,7 +47,8 @@ def machine_line(machine: Record) -> list[str]:
     load = "" if machine["load"] is None else f", load {machine['load']:.1f} before we began"
     kernel = machine["kernel"] or "not built"
     return [
-        f"{chip_name(machine)}{on}: {machine['cores']} cores, {machine['threads']} threads{load}",
+        f"{chip_name(machine)}{on}: {counted(machine['cores'], 'core')}, "
+        f"{counted(machine['threads'], 'thread')}{load}",
         f"native kernel {kernel}; torch {machine['torch']} ({machine['capability']}), "
         f"Python {machine['python']}, {machine['system']}",
     ]
@@ -68,8 +70,8 @@ def bench_table(run: Record, settings: Record, gemm_size: int) -> list[str]:
         f"=== T = {run['tokens']:,}, H = {settings['heads']}, D = {settings['d_head']}, "
         f"{settings['dtype']}, {seen} ===",
         f"  GFLOP/s: {shown}",
-        f"  products of {gemm_size:,} x {gemm_size:,}; of best: of "
-        f"{run['best_flops_per_second'] / 1e9:,.0f}; one map of all heads would take "
+        f"  products of {gemm_size:,} x {gemm_size:,}; of best: the share of "
+        f"{run['best_flops_per_second'] / 1e9:,.0f} GFLOP/s; one map of all heads would take "
         f"{run['map_bytes'] / 1e6:,.1f} MB",
         *(f"  {x['name']} left out: {x['skipped']}" for x in run["rates"] if x not in rates),
     ]
@@ -114,10 +116,11 @@ def bench_figure(document: Record) -> Figure:
     if len(lengths) < 2:
         raise ValueError(f"curves need two lengths or more; got {lengths}")
     settings, machine = document["settings"], document["machine"]
+    threads = counted(machine["threads"], "thread")
     notes = [
         ("", f"H = {settings['heads']}, D = {settings['d_head']}, {settings['dtype']}, "
              f"{'causal' if settings['causal'] else 'no mask'}; medians of {settings['repeats']}; "
-             f"{chip_name(machine)}, {machine['threads']} threads, torch {machine['torch']}"),
+             f"{chip_name(machine)}, {threads}, torch {machine['torch']}"),
         ("", "memory: the peak during the call beyond q, k, v and what it returns"),
     ]  # fmt: skip
     figure, axes = page(
