@@ -19,7 +19,6 @@ from clearhead.views.page import (
     house_style,
     page,
 )
-from clearhead.views.wording import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,8 +46,7 @@ def machine_line(machine: Record) -> list[str]:
     load = "" if machine["load"] is None else f", load {machine['load']:.1f} before we began"
     kernel = machine["kernel"] or "not built"
     return [
-        f"{chip_name(machine)}{on}: {counted(machine['cores'], 'core')}, "
-        f"{counted(machine['threads'], 'thread')}{load}",
+        f"{chip_name(machine)}{on}: {machine['cores']} cores, {_threads(machine)}{load}",
         f"native kernel {kernel}; torch {machine['torch']} ({machine['capability']}), "
         f"Python {machine['python']}, {machine['system']}",
     ]
@@ -58,6 +56,10 @@ def chip_name(machine: Record) -> str:
     """AMD EPYC (family 25, model 17): the name of a virtual machine's chip is often cut off."""
     numbers = [f"{x} {machine[x]}" for x in ("family", "model") if machine[x] is not None]
     return f"{machine['cpu']} ({', '.join(numbers)})" if numbers else str(machine["cpu"])
+
+
+def _threads(machine: Record) -> str:
+    return "1 thread" if machine["threads"] == 1 else f"{machine['threads']} threads"
 
 
 def bench_table(run: Record, settings: Record, gemm_size: int) -> list[str]:
@@ -116,11 +118,10 @@ def bench_figure(document: Record) -> Figure:
     if len(lengths) < 2:
         raise ValueError(f"curves need two lengths or more; got {lengths}")
     settings, machine = document["settings"], document["machine"]
-    threads = counted(machine["threads"], "thread")
     notes = [
         ("", f"H = {settings['heads']}, D = {settings['d_head']}, {settings['dtype']}, "
              f"{'causal' if settings['causal'] else 'no mask'}; medians of {settings['repeats']}; "
-             f"{chip_name(machine)}, {threads}, torch {machine['torch']}"),
+             f"{chip_name(machine)}, {_threads(machine)}, torch {machine['torch']}"),
         ("", "memory: the peak during the call beyond q, k, v and what it returns"),
     ]  # fmt: skip
     figure, axes = page(
