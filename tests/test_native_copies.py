@@ -260,7 +260,7 @@ COPIES = {
 }
 # Of the products by tiles of bfloat16, for machines that have them
 COPIES_OF_TILES = {
-    "rows without their last part": ("STRAIGHT[] = {{2, 0}", "STRAIGHT[] = {{1, 0}"),
+    "rows without their last part": ("STRAIGHT_AT(k) {k + 2, k}", "STRAIGHT_AT(k) {k + 1, k}"),
     "scores without their last pair": ("parts > 1 ? 5 : 0", "parts > 1 ? 4 : 0"),
     "outputs without their last pair": ("parts > 1 ? 5 : 2", "parts > 1 ? 4 : 2"),
     "two parts of a weight for values of bfloat16": ("parts > 1 ? 5 : 2", "parts > 1 ? 5 : 1"),

@@ -205,91 +205,101 @@ static __attribute__((noinline)) Packed ready_gradients(REAL *lanes, int depth, 
   return (Packed){to, up};
 }
 
-// What is multiplied one after the other in a step of depth: which parts of the rows and of the lanes are
-// loaded for it, -1 being those that are there already. Where rows and lanes have changed places,
-// `crossed`, a sum has the same order, and the same bits. The first part of both comes behind them all.
+// What is multiplied one after the other, for each step of depth: which of the rows' tiles and which of the
+// lanes', the parts of a step being side by side. The first part of both comes behind them all. Where
+// rows and lanes have changed places, `crossed`, a sum has the same order, and the same bits. It is a list,
+// so that no branch is foretold wrongly beside the steps of a softmax.
 typedef struct {
-  int8_t rows, lanes;
-} Pair;
-static const Pair STRAIGHT[] = {{2, 0}, {1, -1}, {-1, 1}, {0, -1}, {-1, 2}};
-static const Pair CROSSED[] = {{0, 2}, {-1, 1}, {1, -1}, {-1, 0}, {2, -1}};
-static const Pair OF_ONE_PART[] = {{0, 2}, {-1, 1}};
+  uint8_t rows, lanes;
+} Step;
+#define STRAIGHT_AT(k) {k + 2, k}, {k + 1, k}, {k + 1, k + 1}, {k, k + 1}, {k, k + 2},
+#define CROSSED_AT(k) {k, k + 2}, {k, k + 1}, {k + 1, k + 1}, {k + 1, k}, {k + 2, k},
+#define ONE_PART_AT(k) {k, k + 2}, {k, k + 1},
+#define LAST_AT(k) {k, k},
+#define EACH_4(X, k) X(k) X(k + 3) X(k + 6) X(k + 9)
+#define EACH_16(X, k) EACH_4(X, k) EACH_4(X, k + 12) EACH_4(X, k + 24) EACH_4(X, k + 36)
+#define EACH_STEP(X) {EACH_16(X, 0) EACH_16(X, 48)}
+static const Step STRAIGHT[] = EACH_STEP(STRAIGHT_AT), CROSSED[] = EACH_STEP(CROSSED_AT);
+static const Step OF_ONE_PART[] = EACH_STEP(ONE_PART_AT), LAST[] = EACH_STEP(LAST_AT);
+_Static_assert(sizeof LAST / sizeof *LAST * DEEP >= 1024, "a step for each depth: WIDEST of native.py");
 
-// Products that are under way: n rows, (n, depth), by lanes (depth, LANES), both in parts.
+// Products that are under way: n rows, (n, depth), by lanes (depth, LANES), both in parts. Between the first
+// and the last of a group its sums are in tiles, which are 0 where none are under way.
 typedef struct {
   const char *rows, *lanes;
-  int64_t below, deep, k;  // bytes from a group of rows to the next; steps of depth, and at which it is
-  const Pair *pairs;
-  int n_pairs, pair, n, n_vecs;
+  int64_t below, deep;     // bytes from a group of rows to the next; steps of depth
+  const Step *all, *step, *end;
+  int n_all, n, n_vecs;
   REAL *to;                // sums (n in whole groups, LANES)
-  REAL *sums;              // the first of them, so many rows in all, times 2^up
-  int all, up;
+  REAL *sums;              // the first of them, so many rows, times 2^up
+  int n_sums, up;
 } Products;
+
+// Steps before the last, n_all of them for each of depth.
+INLINE void begin_steps(Products *p) {
+  p->step = p->n_all ? p->all : LAST;
+  p->end = p->step + p->deep * (p->n_all ? p->n_all : 1);
+}
 
 INLINE void start_tiles(
     Products *p, Packed rows, int64_t below, Packed lanes, REAL *sums, int n, int depth, int n_vecs,
-    const Pair *pairs, int n_pairs) {
+    const Step *all, int n_all) {
   *p = (Products){.rows = (const char *)rows.at, .lanes = (const char *)lanes.at, .below = below,
-                  .deep = tiles_deep(depth), .pairs = pairs, .n_pairs = n_pairs, .n = n,
-                  .n_vecs = n_vecs, .to = sums, .sums = sums, .all = n, .up = rows.up + lanes.up};
+                  .deep = tiles_deep(depth), .all = all, .n_all = n_all, .n = n, .n_vecs = n_vecs,
+                  .to = sums, .sums = sums, .n_sums = n, .up = rows.up + lanes.up};
+  begin_steps(p);
 }
 
 INLINE void start_products(
     Products *p, Packed rows, Packed lanes, REAL *sums, int n, int depth, int n_vecs, int parts,
     int crossed) {
-  const Pair *pairs = crossed ? CROSSED : STRAIGHT;
-  start_tiles(p, rows, tiles_deep(depth) * ROW_TILE, lanes, sums, n, depth, n_vecs, pairs, parts > 1 ? 5 : 0);
+  const Step *all = crossed ? CROSSED : STRAIGHT;
+  start_tiles(p, rows, tiles_deep(depth) * ROW_TILE, lanes, sums, n, depth, n_vecs, all, parts > 1 ? 5 : 0);
 }
 
-// One more pair of parts, of two groups of rows by two vectors of lanes: whether any is left. Tiles 0 to
-// 3 are their sums; 4 and 5 rows; 6 and 7 lanes.
-INLINE int some_products(Products *p) {
-  if (p->n <= 0) return 0;
-  int two = p->n > GROUP, wide = p->n_vecs > 1, last = p->pair == p->n_pairs;
-  Pair pair = last ? (Pair){0, 0} : p->pairs[p->pair];
-  const char *rows = p->rows + p->k * ROW_TILE + pair.rows * TILE;
-  const char *lanes = p->lanes + p->k * LANE_TILE + pair.lanes * VECS * TILE;
-  __asm__ volatile("" : : : "memory");  // what tiles are loaded from is written before, not behind
-  if (p->k == 0 && p->pair == 0) {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-  }
-  if (pair.rows >= 0) {
-    _tile_loadd(4, rows, DEEP * 2);
-    if (two) _tile_loadd(5, rows + p->below, DEEP * 2);
-  }
-  if (pair.lanes >= 0) {
-    _tile_loadd(6, lanes, sizeof(vec));
-    if (wide) _tile_loadd(7, lanes + TILE, sizeof(vec));
-  }
-  _tile_dpbf16ps(0, 4, 6);
-  if (wide) _tile_dpbf16ps(1, 4, 7);
-  if (two) _tile_dpbf16ps(2, 5, 6);
-  if (two && wide) _tile_dpbf16ps(3, 5, 7);
-  if (!last && ++p->pair < p->n_pairs) return 1;
-  if (++p->k < p->deep) {
-    if (!last) p->pair = 0;
-    return 1;
-  }
-  p->k = 0;
-  if (!last) return 1;
+// Behind the last steps of two groups of rows: their sums, and on to the next groups.
+INLINE int end_steps(Products *p, int two, int wide) {
   _tile_stored(0, p->to, LANES * sizeof(REAL));
   if (wide) _tile_stored(1, p->to + W, LANES * sizeof(REAL));
   if (two) _tile_stored(2, p->to + GROUP * LANES, LANES * sizeof(REAL));
   if (two && wide) _tile_stored(3, p->to + GROUP * LANES + W, LANES * sizeof(REAL));
-  p->pair = 0;
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  begin_steps(p);
   p->n -= 2 * GROUP;
   p->rows += 2 * p->below;
   p->to += 2 * GROUP * LANES;
   return p->n > 0;
 }
 
+// One more pair of parts, of two groups of rows by two vectors of lanes: whether any is left. Tiles 0 to
+// 3 are their sums; 4 and 5 rows; 6 and 7 lanes.
+INLINE int some_products(Products *p) {
+  if (p->n <= 0) return 0;
+  int two = p->n > GROUP, wide = p->n_vecs > 1;
+  const char *rows = p->rows + p->step->rows * TILE, *lanes = p->lanes + p->step->lanes * (VECS * TILE);
+  __asm__ volatile("" : : : "memory");  // what tiles are loaded from is written before, not behind
+  _tile_loadd(4, rows, DEEP * 2);
+  if (two) _tile_loadd(5, rows + p->below, DEEP * 2);
+  _tile_loadd(6, lanes, sizeof(vec));
+  if (wide) _tile_loadd(7, lanes + TILE, sizeof(vec));
+  _tile_dpbf16ps(0, 4, 6);
+  if (wide) _tile_dpbf16ps(1, 4, 7);
+  if (two) _tile_dpbf16ps(2, 5, 6);
+  if (two && wide) _tile_dpbf16ps(3, 5, 7);
+  if (++p->step < p->end) return 1;
+  if (p->end == LAST + p->deep) return end_steps(p, two, wide);
+  p->step = LAST;
+  p->end = LAST + p->deep;
+  return 1;
+}
+
 // All that are left, and their sums without the powers of two.
 static __attribute__((noinline)) void finish_products(Products *p) {
   while (some_products(p)) {}
-  for (int i = 0; i < p->all && p->up; i++)
+  for (int i = 0; i < p->n_sums && p->up; i++)
     for (int at = 0; at < p->n_vecs * W; at += W) {
       REAL *sum = p->sums + i * LANES + at;
       store(sum, (vec)_mm512_scalef_ps(load(sum), every((REAL)-p->up)));
