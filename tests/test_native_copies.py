@@ -286,7 +286,7 @@ COPIES_OF_TILES = {
     "nothing is lifted": ("size >= -40 && size < 55", "1"),
     "small numbers are not lifted": ("size >= -40 && size < 55", "size < 55"),
     "large numbers are not lifted": ("size >= -40 && size < 55", "size >= -40"),
-    "sums keep their powers of two": ("i < p->all && p->up", "0"),
+    "sums keep their powers of two": ("i < p->n_sums && p->up", "0"),
     "the power of the lanes is forgotten": (".up = rows.up + lanes.up", ".up = rows.up"),
     "rows are not lifted": ("if (to->up) split_rows", "if (0) split_rows"),
     "columns are not lifted": ("if (to->up) split_columns", "if (0) split_columns"),
