@@ -41,6 +41,7 @@ class Parameter:
     required: bool
     default: Plain  # None also where it is nothing that JSON could hold
     annotation: str  # "" where there is none
+    role: str = ""  # what it turned out to be for, where its name says nothing
 
 
 @dataclass(frozen=True)

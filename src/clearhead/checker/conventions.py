@@ -27,8 +27,8 @@ def conventions(attempt: Attempt, explanation: Explanation, kind: str) -> Iterat
     what = "q, k, v" if kind == "sdp" else "x"
     yield Convention("layout", f"{what} {_axes(manner.layout)}, output {_axes(manner.order)}"
                      + (" (numpy)" if manner.numpy else ""),
-                     "right" if manner.layout in ("BHTD", "HTD", "TD", "BTM", "TM")
-                     else "different")  # fmt: skip
+                     "guessed" if attempt.instead else "right" if manner.layout in
+                     ("BHTD", "HTD", "TD", "BTM", "TM") else "different")  # fmt: skip
     yield Convention("scale", _scale(made, reading.scale), _state("scale", families))
     if MASKING & takes:
         state = _state("mask", families)
@@ -45,7 +45,8 @@ def conventions(attempt: Attempt, explanation: Explanation, kind: str) -> Iterat
             else "top-left: query i sees keys 0 to i (as torch's is_causal)"  # fmt: skip
         yield Convention("more keys than queries", at,
                          "right" if reading.align == "end" else "different")  # fmt: skip
-    if "window of 3" in answered or reading.window is not None:
+    windowed = reading.window is not None or "window" in families
+    if "window of 3" in answered or windowed:
         whole = "W keys, the query's own included" + ", and no future" * reading.past
         yield Convention("window", whole if "window" not in families
                          else _title(explanation, "window"),

@@ -16,16 +16,16 @@ import torch
 from clearhead.checker import effects, saying, small, trying
 from clearhead.checker.calls import Subject, Text
 from clearhead.checker.conventions import conventions
-from clearhead.checker.diagnosis import Diagnosis, Found
+from clearhead.checker.diagnosis import Convention, Diagnosis, Found
 from clearhead.checker.functions import CRAFTS, diagnose_function
 from clearhead.checker.matching import ROUGH, Explanation, Made, made_by, off
 from clearhead.checker.mistakes import ATTENTION
 from clearhead.checker.mistakes.effects import BY_NAME
-from clearhead.checker.placing import explained, placed, readings_of
+from clearhead.checker.placing import as_window, explained, placed, readings_of
 from clearhead.checker.projections import others
 from clearhead.checker.signature import kind_of, roles
 from clearhead.checker.steps import ATTENTION as LINE
-from clearhead.checker.told import Told
+from clearhead.checker.told import Reading, Told
 from clearhead.checker.trying import Attempt
 
 ATTENTIVE = ("sdp", "teach", "module")
@@ -35,6 +35,16 @@ SEVERAL = 5  # ways of calling that are tried to the end
 
 def diagnose_attention(subject: Subject, kind: str, told: Told) -> Diagnosis:
     """What an attention of kind "sdp", "teach" or "module" computes."""
+    renamed = as_window(subject, kind, told)
+    if renamed is None:
+        return _diagnosed_attention(subject, kind, told)
+    found = _diagnosed_attention(renamed, kind, told)
+    taken = (f"its parameter {renamed.name} was taken for a window, and its answers are those of "
+             "one: W keys, the query's own included")  # fmt: skip
+    return replace(found, remarks=(*found.remarks, taken))
+
+
+def _diagnosed_attention(subject: Subject, kind: str, told: Told) -> Diagnosis:
     began = time.monotonic()
     ways = placed(subject, kind, told)
     if isinstance(ways, Diagnosis):
@@ -45,7 +55,7 @@ def diagnose_attention(subject: Subject, kind: str, told: Told) -> Diagnosis:
         pairs = len(explanation.made) == 2 or (
             at == 0 and not _more_than_attention(attempt, explanation)
         )
-        found = explained(readings, attempt, explanation, pairs)
+        found = explained(readings, attempt, explanation, told, subject, pairs)
         if found:
             return _told_of(subject, kind, told, attempt, found[0], found, began)
     if more := _more_than_attention(*ways[0]):
@@ -95,6 +105,7 @@ def _told_of(
             unexplained, near = saying.not_explained(
                 explanation.reading, LINE, attempt.asked, ATTENTION
             )
+            unexplained += _judged_as(attempt, explanation.reading)
     seen = effects.seen(subject, attempt, explanation, explained=bool(found))
     mistakes += [located(subject, each) for each in seen if not each.caution]
     cautions = [located(subject, each) for each in seen if each.caution]
@@ -110,12 +121,12 @@ def _told_of(
         verdict="wrong" if wrong else "right",
         mistakes=tuple(mistakes),
         cautions=tuple(cautions),
-        conventions=tuple(saying.surely(conventions(attempt, explanation, kind), not unexplained)),
+        conventions=tuple(_known(attempt, conventions(attempt, explanation, kind), unexplained)),
         tried=(*saying.tried(explanation.reading, LINE, attempt.asked), *attempt.refused),
         example=example,
         unexplained=unexplained,
         nearest=near,
-        remarks=tuple(_remarks(attempt)),
+        remarks=tuple(_remarks(attempt, explanation, told)),
         seconds=time.monotonic() - began,
     )
 
@@ -127,6 +138,11 @@ def _named(case: _Case, made: Made, found: Sequence[Explanation]) -> Found:
     sure, why = told.sure, told.why
     if not found:
         sure, why = "likely", "with it the answers are explained but for digits"
+    if mistake.unless:
+        sure, why = "likely", (f"with it the answers to all {len(attempt.asked)} probes are right; "
+                               "whether it is meant, nothing says")  # fmt: skip
+    elif guessed := _guessed(attempt):
+        sure, why = "likely", f"{why}. {guessed}"
     places = attempt.manner.places
     if mistake.name in ORDERS and places and any(len(p.parts) == 3 for p in places.found):
         sure = "likely"
@@ -137,6 +153,41 @@ def _named(case: _Case, made: Made, found: Sequence[Explanation]) -> Found:
     if mistake.name == "mask-inverted" and attempt.manner.mask == "hide":
         mend = "hide where the mask is True: scores.masked_fill(mask, -inf)"
     return located(case.subject, replace(told, sure=sure, why=why, mend=mend), mistake.look)
+
+
+def _guessed(attempt: Attempt) -> str:
+    """That another layout than the usual one was taken, where that is a guess."""
+    usual = attempt.instead
+    if not usual:
+        return ""
+    return (f"The layout {attempt.manner.layout} is a guess: {usual} runs as well. If that is "
+            f"meant, say --layout {usual}")  # fmt: skip
+
+
+def _judged_as(attempt: Attempt, reading: Reading) -> str:
+    """What it was held against where nothing explains it, and how to say what it is instead."""
+    takes, own = attempt.manner.takes, attempt.manner.kind == "module"
+    options = {
+        "causal mask": ("--causal", not (reading.causal or reading.open)),
+        "window": ("--window W", reading.window is None and "window" not in takes),
+        "ALiBi": ("--alibi", not reading.alibi and "slopes" not in takes),
+        "rotary positions": ("--rotary PAIRS", not (own or reading.turn or "cos" in takes)),
+    }
+    left = {name: option for name, (option, without) in options.items() if without}
+    if not left:
+        return ""
+    what = "causal attention" if reading.causal else "attention"
+    names = " or ".join(filter(None, (", ".join([*left][:-1]), [*left][-1])))
+    return (f" It was judged as {what} without {names} of its own: if it has such, say "
+            f"{', '.join(left.values())}.")  # fmt: skip
+
+
+def _known(attempt: Attempt, found: Iterable[Convention], unexplained: str) -> Iterable[Convention]:
+    """The conventions that are known. A layout that nothing explains is as good as another one in
+    which it runs."""
+    for each in saying.surely(found, not unexplained):
+        guess = unexplained and attempt.rivals and each.name == "layout"
+        yield replace(each, value=f"taken for {each.value}", state="guessed") if guess else each
 
 
 def _taken_for(case: _Case) -> str:
@@ -216,8 +267,12 @@ def _rough(attempt: Attempt, explanation: Explanation) -> Found | None:
                  best.note if best is not None else "", "likely", why)  # fmt: skip
 
 
-def _remarks(attempt: Attempt) -> Iterable[str]:
+def _remarks(attempt: Attempt, explanation: Explanation, told: Told) -> Iterable[str]:
     yield from saying.printing(attempt.printed)
+    window = explanation.reading.window
+    if window is not None and told.window is None and "window" not in attempt.manner.takes:
+        yield (f"it holds {window} as its window, and was judged by that: {window} keys, the "
+               "query's own included")  # fmt: skip
     if attempt.manner.mask == "additive":
         yield (
             "its mask is added: 0 where a query may look and -inf where not. One of True and "

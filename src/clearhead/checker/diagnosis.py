@@ -17,6 +17,7 @@ class Found:
            one would give the same answers (they are in `or_else`); "seen": it was watched
     why    what makes us say so, in a sentence
     look   lines of source where it may be: (number in the file, text)
+    unless what makes it right, and how to say so; "" where nothing does
     """
 
     name: str
@@ -31,12 +32,14 @@ class Found:
     or_else: tuple[str, ...] = ()
     look: tuple[tuple[int, str], ...] = ()
     caution: bool = False
+    unless: str = ""
 
 
 @dataclass(frozen=True)
 class Convention:
     """How this attention does what others do otherwise. state: "right", "different" (as good),
-    "mistake", or "unknown" where nothing that was asked shows it."""
+    "mistake", "guessed" where other ways would do as well, or "unknown" where nothing that was
+    asked shows it."""
 
     name: str
     value: str

@@ -45,6 +45,7 @@ class Mistake:
     also        other names of the very same function
     look        a pattern of the lines of source where it is usually made
     caution     not wrong for everybody: it is named, and the verdict stays
+    unless      what makes it right, and how to say so; "" where nothing does
     """
 
     name: str
@@ -56,6 +57,7 @@ class Mistake:
     also: tuple[str, ...] = ()
     look: str = ""
     caution: bool = False
+    unless: str = ""
 
 
 def one(**steps: Step) -> tuple[tuple[str, Changes], ...]:

@@ -12,6 +12,9 @@ from clearhead.checker.problem import Problem, Projections, embeddings, heads, n
 from clearhead.checker.signature import roles
 from clearhead.checker.told import Told, usual_slopes
 
+MORE_KEYS, WINDOW = "more keys than queries", "window of 3"
+LONGEST = 131  # tokens
+
 
 @dataclass(frozen=True, eq=False)
 class Probe:
@@ -135,7 +138,7 @@ def _longer(manner: Manner, told: Told, takes: set[str], masks: bool) -> Iterato
     S = 7 if told.window is None else length(told) + 4
     # D is 6 here and there: a scale that is written as a number is right for one D alone.
     long = needing(manner, heads(B=B, H=manner.H, G=manner.G, T=3, S=S, D=6, seed=3))
-    yield Probe("more keys than queries", long, why="as in decoding with a cache")
+    yield Probe(MORE_KEYS, long, why="as in decoding with a cache")
     if "causal" in takes:
         yield Probe("causal, more keys", long.but(causal=True), frozenset({"causal"}),
                     "where the causal mask begins with a cache")  # fmt: skip
@@ -218,7 +221,7 @@ def _far(manner: Manner, takes: set[str], masks: bool) -> Iterator[Probe]:
     """Texts longer than a tile or a table, whose scores rise, so that the largest moves on."""
     if "cos" in takes:
         return
-    for T in (61, 131):
+    for T in (61, LONGEST):
         long = problem_for(manner, seed=7, T=T)
         rise = torch.linspace(0.5, 2.5, T).double()[:, None]
         hands = frozenset({"causal"}) if "causal" in takes else frozenset[str]()

@@ -44,7 +44,8 @@ def named(made: Made, chosen: Explanation, found: Sequence[Explanation], n: int)
         just = "just this mistake" if len(chosen.made) == 1 else "this mistake and the other one"
         sure, why = "certain", f"code with {just} gives exactly these numbers, on all {n} probes"
     return Found(mistake.name, mistake.family, mistake.title, mistake.does, mistake.mend,
-                 made.note.strip(), sure, why, mistake.also, tuple(others))  # fmt: skip
+                 made.note.strip(), sure, why, mistake.also, tuple(others),
+                 unless=mistake.unless)  # fmt: skip
 
 
 def names_in(explanations: Iterable[Explanation]) -> set[str]:

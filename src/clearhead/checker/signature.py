@@ -80,7 +80,7 @@ def roles(parameters: tuple[Parameter, ...]) -> dict[str, str]:
     """Name of each role's parameter; of two with the same role the first counts."""
     found: dict[str, str] = {}
     for parameter in parameters:
-        role = role_of(parameter.name)
+        role = parameter.role or role_of(parameter.name)
         if role is not None and parameter.kind != "var":
             found.setdefault(role, parameter.name)
     return found

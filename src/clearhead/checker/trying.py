@@ -35,6 +35,37 @@ class Attempt:
     moved: bool = False
     changed: tuple[str, ...] = ()
     printed: str = ""
+    whole: bool = False  # whether all probes were asked, not the first alone
+    rivals: tuple[str, ...] = ()  # other layouts in which it runs as well; none where words tell
+
+    @property
+    def instead(self) -> str:
+        """The usual layout, where it runs in that as well and another one was taken."""
+        layouts = LAYOUTS[self.manner.kind]
+        before = layouts[: layouts.index(self.manner.layout)]
+        return next((each for each in before if each in self.rivals), "")
+
+    def forget(self, asked: int, refused: int) -> None:
+        """All but the first probes: what they say is enough to look for two mistakes."""
+        del self.asked[asked:], self.refused[refused:]
+        self.whole = False
+
+
+class Renamed:
+    """A subject, one of whose parameters turned out to be for something."""
+
+    def __init__(self, subject: Subject, name: str, role: str) -> None:
+        self.subject, self.name = subject, name
+        known = subject.about.parameters
+        self.about = replace(subject.about, parameters=tuple(
+            replace(each, role=role) if each.name == name else each for each in known
+        ))  # fmt: skip
+
+    def call(self, request: Request) -> Reply:
+        return self.subject.call(request)
+
+    def close(self) -> None:
+        self.subject.close()
 
 
 def manners(subject: Subject, kind: str, told: Told) -> Iterator[Manner]:
@@ -152,7 +183,9 @@ def first(subject: Subject, manner: Manner, told: Told) -> Attempt:
 def rest(subject: Subject, attempt: Attempt, told: Told) -> None:
     """All other probes; what is refused does no harm."""
     failure = attempt.failure
-    for probe in probes(attempt.manner, told):
+    todo = () if attempt.whole else probes(attempt.manner, told)
+    attempt.whole = True
+    for probe in todo:
         if not probe.first:
             ask(subject, attempt, probe)
             if attempt.failure is not None and attempt.failure.kind in ("hung", "died"):

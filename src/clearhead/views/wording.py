@@ -22,10 +22,12 @@ KINDS = {
 SURE = {"certain": "Certain", "likely": "Likely", "seen": "Seen"}
 STATES = {
     "right": "", "different": "different", "mistake": "a mistake", "unknown": "not seen",
+    "guessed": "a guess",
 }  # fmt: skip
 LEGEND = {
     "different": "different: others do otherwise, and this is as good",
     "unknown": "not seen: nothing that was asked shows it",
+    "guessed": "a guess: it runs in other layouts too; --layout says which is meant",
 }  # fmt: skip
 
 
@@ -43,6 +45,8 @@ def verdict(d: Diagnosis) -> str:
     if d.verdict == "untried":
         return f"{name}: it could not be tried"
     n = len(d.mistakes)
+    if n and not d.unexplained and all(found.unless for found in d.mistakes):
+        return f"{name}: wrong, unless {', and '.join(found.unless for found in d.mistakes)}"
     if d.unexplained:
         more = f"{counted(n, 'mistake')}, and more that no mistake we know explains"
         return f"{name}: wrong. " + (more if n else "No mistake we know explains it")
