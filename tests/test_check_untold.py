@@ -240,3 +240,16 @@ def test_a_layout_that_explains_nothing_is_not_stated():
     layout = conventions(found)["layout"]
     assert found.unexplained and layout.state == "guessed"
     assert layout.value.startswith("taken for q, k, v (batch, heads, tokens, d_head)")
+
+
+# What comes nearest -----------------------------------------------------------------------------
+
+
+def test_what_changes_no_answer_does_not_come_near():
+    def attention(q, k, v):
+        out = windowed(q, k, v, 8)
+        return out if q.shape[-2] < 20 else out * 2
+
+    found = ch.check(attention)
+    assert found.unexplained and found.nearest[0].startswith("nothing")
+    assert not any("handed over" in each or "capped" in each for each in found.nearest)

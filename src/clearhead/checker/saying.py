@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from clearhead.checker.calls import Failure
 from clearhead.checker.diagnosis import Convention, Diagnosis, Found, Tried
 from clearhead.checker.line import Line, Mistake
-from clearhead.checker.matching import Asked, Explanation, Made, nearest, off
+from clearhead.checker.matching import Asked, Explanation, Made, felt, nearest, off
 from clearhead.checker.told import Reading
 
 FAILED = {
@@ -62,7 +62,11 @@ def not_explained(
     for _, each in nearest([reading], line, asked, mistakes):
         name = each.made[0].mistake.title if each.made else "nothing (it would be right)"
         agree = sum(off(each, line, one) <= one.probe.close for one in asked)
-        if agree and len(near) < 3 and all(name not in known for known in near):
+        if not agree or len(near) == 3:
+            break
+        if all(name not in known for known in near) and (
+            not each.made or felt(each.made, reading, line, asked)
+        ):  # what changes no answer cannot be its mistake
             near.append(f"{name}: {agree} of {len(asked)} probes")
     return (
         f"It is not right on {len(wrong)} of {len(asked)} probes ({', '.join(wrong[:4])}), and no "
