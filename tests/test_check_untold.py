@@ -242,7 +242,7 @@ def test_a_layout_that_explains_nothing_is_not_stated():
     assert layout.value.startswith("taken for q, k, v (batch, heads, tokens, d_head)")
 
 
-# What comes nearest -----------------------------------------------------------------------------
+# What comes nearest, and where to look ----------------------------------------------------------
 
 
 def test_what_changes_no_answer_does_not_come_near():
@@ -253,3 +253,22 @@ def test_what_changes_no_answer_does_not_come_near():
     found = ch.check(attention)
     assert found.unexplained and found.nearest[0].startswith("nothing")
     assert not any("handed over" in each or "capped" in each for each in found.nearest)
+
+
+def powers_and_sums(q, k, v):
+    s = q @ np.swapaxes(k, -1, -2) / np.sqrt(q.shape[-1])
+    s = np.exp(s - s.max())
+    s = s / s.sum(-2, keepdims=True)
+    return s @ v
+
+
+def in_torch(q, k, v):
+    s = (q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5).exp()
+    total = s.sum(dim=-2, keepdim=True)
+    return s / total @ v
+
+
+@pytest.mark.parametrize("attention", [powers_and_sums, in_torch])
+def test_of_powers_and_their_sum_the_line_of_the_axis_comes_first(attention):
+    (found,) = ch.check(attention).mistakes
+    assert found.name == "softmax-over-queries" and "sum(" in found.look[0][1]

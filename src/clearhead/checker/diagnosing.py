@@ -205,14 +205,16 @@ def located(subject: Subject, found: Found, look: str = "") -> Found:
     pattern = look or (BY_NAME[found.name].look if found.name in BY_NAME else "")
     if not pattern or not about.source:
         return found
-    lines = []
+    code = []
     for part in (Text(about.first_line, about.source), *about.helpers):
         told = _words_in(part.source)
         for number, text in enumerate(part.source.splitlines(), part.first_line):
-            code = "" if number - part.first_line in told else text.split("#")[0]
-            if re.search(pattern, code) and not re.match(r"\s*(def|class|import|from|@)\b", code):
-                lines.append((number, text.strip()))
-    return replace(found, look=tuple(lines[:4]))
+            does = "" if number - part.first_line in told else text.split("#")[0]
+            if not re.match(r"\s*(def|class|import|from|@)\b", does):
+                code.append((number, text.strip(), does))
+    places = [(number, text) for one in pattern.splitlines() for number, text, does in code
+              if re.search(one, does)]  # fmt: skip
+    return replace(found, look=tuple(dict.fromkeys(places))[:4])
 
 
 def _words_in(source: str) -> set[int]:

@@ -43,7 +43,8 @@ class Mistake:
     variants    (what sets this one apart, or "", and its steps): one mistake that can be made in
                 several places or sizes
     also        other names of the very same function
-    look        a pattern of the lines of source where it is usually made
+    look        a pattern of the lines of source where it is usually made; of several, a line each,
+                the likeliest first
     caution     not wrong for everybody: it is named, and the verdict stays
     unless      what makes it right, and how to say so; "" where nothing does
     """

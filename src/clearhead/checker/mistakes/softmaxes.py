@@ -9,6 +9,8 @@ from clearhead.checker import steps
 from clearhead.checker.line import Changes, Mistake, Step, Work, one
 
 SOFTMAX = r"softmax|\bexp\("
+# Where it is said over which axis: with powers and their sum on two lines, that of the sum.
+OVER = r"softmax|\bsum\(|logsumexp" "\n" + SOFTMAX
 
 
 def _outcomes(work: Work) -> Tensor:
@@ -132,7 +134,7 @@ SOFTMAXES = (
          ("hidden by a large number", {"weigh": _softmax_over(-2, hidden=-1e9)}),
          ("and without the maximum", {"weigh": _naive(-2)}),
          *((f"and with the maximum {note}", changes) for note, changes in _of_a_map(-2))),
-        look=SOFTMAX,
+        look=OVER,
     ),
     Mistake(
         "softmax-over-heads", "softmax", "the softmax runs over the heads",
@@ -140,13 +142,13 @@ SOFTMAXES = (
         "softmax(dim=-1): the last axis is that of the keys",
         (("", {"weigh": _softmax_over(1)}),
          ("hidden by a large number", {"weigh": _softmax_over(1, hidden=-1e9)}),
-         ("and without the maximum", {"weigh": _naive(1)})), look=SOFTMAX,
+         ("and without the maximum", {"weigh": _naive(1)})), look=OVER,
     ),
     Mistake(
         "softmax-over-batch", "softmax", "the softmax runs over the batch",
         "Texts that have nothing to do with each other share their weights.",
         "softmax(dim=-1): the last axis is that of the keys",
-        one(weigh=_softmax_over(0)), look=SOFTMAX,
+        one(weigh=_softmax_over(0)), look=OVER,
     ),
     Mistake(
         "softmax-over-all", "softmax", "one softmax runs over all scores of a map at once",
@@ -154,7 +156,7 @@ SOFTMAXES = (
         "softmax(dim=-1), each row by itself",
         (("", {"weigh": _softmax_over(-2, -1)}),
          ("and without the maximum", {"weigh": _naive(-2, -1)}),
-         ("and of all heads and texts", {"weigh": _naive(0, 1, 2, 3)})), look=SOFTMAX,
+         ("and of all heads and texts", {"weigh": _naive(0, 1, 2, 3)})), look=OVER,
     ),
     Mistake(
         "softmax-sums-unkept", "softmax", "the sum of a row divides a column",
@@ -163,7 +165,7 @@ SOFTMAXES = (
         "exps / exps.sum(-1, keepdim=True)",
         (("", {"weigh": _sums_unkept}),
          ("of powers below the row's maximum", {"weigh": _shifted_unkept}),
-         ("and without the maximum", {"weigh": _naive_unkept})), look=SOFTMAX + "|sum",
+         ("and without the maximum", {"weigh": _naive_unkept})), look=OVER,
     ),
     Mistake(
         "softmax-missing", "softmax", "there is no softmax: scores are used as weights",
