@@ -192,6 +192,16 @@ def test_a_window_beside_a_mistake_is_not_explained_and_the_report_says_what_to_
     assert ch.check(attention, window=3).names == ("scale-missing",)
 
 
+def test_two_mistakes_that_make_nan_of_every_answer_explain_none():
+    def attention(q, k, v, is_causal=False):
+        lag = lags(q, k)
+        return seen(q, k, v, (lag >= 0) & (lag < 3) if is_causal else lag == lag)
+
+    found = ch.check(attention)
+    assert found.unexplained and not found.mistakes, str(found)
+    assert "--window W" in found.unexplained
+
+
 def test_what_looks_like_a_window_on_short_texts_alone_is_none():
     def attention(q, k, v):
         lag = lags(q, k)

@@ -83,14 +83,25 @@ def misfit(got: Tensor, work: Work, want: Tensor | None = None) -> float:
     return float((ours - theirs).abs().max() / max(1.0, float(ours.abs().max())))
 
 
-def fits(explanation: Explanation, line: Line, asked: Sequence[Asked], loose: float = 0) -> bool:
+def fits(
+    explanation: Explanation, line: Line, asked: Sequence[Asked], loose: float = 0,
+    each: bool = False,
+) -> bool:  # fmt: skip
+    """each: it must say something of every answer of which some row sees a key; what makes NaN of
+    all rows would fit anything."""
     told = 0  # how many answers say anything
     for one in asked:
         error = off(explanation, line, one)
         if error > max(loose, one.probe.close):
             return False
+        if each and error != error and _sees(explanation.work(line, one.probe)):
+            return False
         told += error == error
     return told > 0
+
+
+def _sees(work: Work | None) -> bool:
+    return bool(work is not None and hasattr(work, "visible") and work.visible.any())
 
 
 def computed(line: Line, problem: object, changes: Changes) -> Work | None:
@@ -258,7 +269,7 @@ def doubles(
             if one.mistake is other.mistake or set(one.changes) & set(other.changes):
                 continue
             explanation = Explanation(reading, (one, other))
-            if fits(explanation, line, asked):
+            if fits(explanation, line, asked, each=True):
                 found.append(explanation)
         if found or stop():
             break
