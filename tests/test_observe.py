@@ -665,6 +665,8 @@ def test_what_is_wrong_is_said():
         observe("gpt2")
     with pytest.raises(ValueError, match=r'by its layer and number, "3.5"; got \'q\''):
         observe(model, heads=["q"])
+    with pytest.raises(ValueError, match=r'by its layer and number, "3.5"; got 1.3'):
+        observe(model, heads=[1.3])
 
 
 def test_a_run_is_written_call_by_call(tmp_path):

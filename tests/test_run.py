@@ -1,6 +1,7 @@
 """Runs: calls put together into maps, judged densely in float64, and what they are on the disk."""
 
 import math
+import re
 from dataclasses import replace
 from itertools import pairwise
 
@@ -472,6 +473,14 @@ def test_what_there_is_no_map_of():
         with pytest.raises(ValueError, match=r'observe\(keep="qk"\)'):
             ask()
     assert found.map("b.c", head=2, call=3).shape == (B, 1, L, L)
+
+
+@pytest.mark.parametrize("name", [3, 0, 1.5, None, (1, 3), ["1.3"]])
+def test_a_head_that_is_no_text_is_refused_by_what_it_is(name):
+    said = re.escape(f'heads are named "layer.head", such as run.map("1.3"); got {name!r}')
+    for ask in (a_run().map, a_run().positions):
+        with pytest.raises(ValueError, match=f"{said}$"):
+            ask(name)
 
 
 @given(engine_laws.seeds)

@@ -55,8 +55,9 @@ def by_layer(heads: Collection[int | str] | None) -> dict[int, tuple[int, ...]] 
         return None
     found: dict[int, list[int]] = {}
     for head in heads:
-        layer, _, number = (f"{ANY}.{head}" if isinstance(head, int) else head).partition(".")
-        named = layer.isdecimal() or isinstance(head, int)
+        said = f"{ANY}.{head}" if isinstance(head, int) else str(head)
+        layer, _, number = said.partition(".")
+        named = isinstance(head, int) or (said == head and layer.isdecimal())
         if not (named and number.isdecimal()):
             raise ValueError(f'a head is named by its layer and number, "3.5"; got {head!r}')
         found.setdefault(int(layer), []).append(int(number))

@@ -117,6 +117,8 @@ class Run:
         return self._joined(name, head, call, sequence).positions
 
     def _joined(self, name: str, head: int | None, call: int | None, sequence: int) -> Joined:
+        if not isinstance(name, str):
+            raise ValueError(f'heads are named "layer.head", such as run.map("1.3"); got {name!r}')
         modules = {module for module, _ in self.sites}
         if name not in modules and head is None and call is None:
             layer, head = head_place(name)
