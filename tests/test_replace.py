@@ -265,7 +265,45 @@ def test_torch_s_own_module(weights):
             found = [attend(x, x, x, need_weights=weights) for x in xs]
     assert all(torch.equal(a[0], b[0]) for a, b in zip(plain, found, strict=True))
     assert replaced(run) == 0
-    assert run.notes == ["no call was replaced"]
+    left = "replace=True leaves the fast path of nn.MultiheadAttention as it is"
+    off = "torch.backends.mha.set_fastpath_enabled(False) turns it off"
+    assert run.notes == [f"no call was replaced: {left}; {off}"]
+    with torch.no_grad(), observe(attend.train(), replace=True) as run:
+        attend(xs[0], xs[0], xs[0])
+    left = "replace=True leaves nn.MultiheadAttention with weights asked for as it is"
+    assert run.notes == [f"no call was replaced: {left}"]
+
+
+@pytest.fixture
+def fast_path():
+    yield
+    torch.backends.mha.set_fastpath_enabled(True)
+
+
+def test_the_fast_path_of_an_encoder_is_named_and_can_be_turned_off(fast_path):
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    _, run = through(model, texts())
+    assert replaced(run) == 0
+    left = "replace=True leaves the fast path of nn.TransformerEncoderLayer as it is"
+    assert run.notes[0].startswith(f"no call was replaced: {left}; torch.backends.mha.")
+    outs, _ = through(model, texts())
+    torch.backends.mha.set_fastpath_enabled(False)  # as the note says
+    again, run = through(model, texts())
+    assert replaced(run) == 2 * (N - PROVED)
+    assert all("leaves" not in note for note in run.notes)
+    for a, b in zip(outs, again, strict=True):
+        torch.testing.assert_close(a, b, atol=NEAR, rtol=0)
+
+
+def test_what_is_left_beside_what_is_replaced_is_named():
+    torch.manual_seed(0)
+    first = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+    model = nn.Sequential(first, Attending(sdpa())).eval()
+    _, run = through(model, texts())
+    assert run.notes[0].startswith(f"{N - PROVED} of {2 * N} calls were replaced")
+    assert run.notes[1].startswith("replace=True leaves the fast path of nn.TransformerEncoder")
 
 
 def test_torch_s_own_module_where_it_calls_the_operator(originals):

@@ -58,8 +58,8 @@ def observe(
               Outputs move by rounding: 4e-7 of 3.7 in float32 (1,024 tokens), the last digit
               in bfloat16;
               Call.check says of such a call that it was not compared, run.notes how many there
-              were. Where there are gradients, dropout or a GPU, and while two watch, everything is
-              as without
+              were, and what was left as it is. Where there are gradients, dropout or a GPU, and
+              while two watch, everything is as without
 
     Raises ValueError for wrong arguments and, at the end, if no call was seen, saying why; OSError
     for a disk that refuses.

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from clearhead.capture import inputs as reading
+from clearhead.capture import modules
 from clearhead.capture.entries import Reader, of_interface_named
 from clearhead.capture.inputs import AttentionInputs
 from clearhead.capture.looking import Looked, check
@@ -141,6 +142,18 @@ ENTRIES: dict[Reader, Entry] = {
     reading.of_output: Entry(_output, lambda out: out, lambda out: out),
 }
 
+# What is heard and never answered, by who reads it.
+LEFT: dict[Reader, str] = {
+    modules.of_encoder_layer: "the fast path of nn.TransformerEncoderLayer",
+    modules.of_native: "the fast path of nn.MultiheadAttention",
+    modules.of_multi_head: "nn.MultiheadAttention with weights asked for",
+    of_interface_named("eager"): "eager attention",
+    reading.of_flash: "the fused kernels of compiled code",
+    reading.of_efficient: "the fused kernels of compiled code",
+    reading.of_engine: "clearhead.attention",
+}
+SLOW = "torch.backends.mha.set_fastpath_enabled(False)"  # the modules call the operator, then
+
 
 # What was proved ----------------------------------------------------------------------------------
 
@@ -221,6 +234,7 @@ class Replacing:
     def __init__(self) -> None:
         self._proofs: dict[tuple[Site, Hashable], Proofs] = {}
         self._gradients = False  # whether they kept a call from being answered
+        self._left: set[str] = set()  # of LEFT, what was called
         self.count = 0
         self.failed: dict[str, str] = {}
 
@@ -241,6 +255,8 @@ class Replacing:
     ) -> Proofs | None:  # fmt: skip
         """Those that a call belongs to which was made, if its kind can be answered at all."""
         entry = ENTRIES.get(reader)
+        if entry is None and (what := LEFT.get(reader)):
+            self._left.add(what)
         if entry is None or site[0] in self.failed:
             return None
         given = _given(entry, args, kwargs)
@@ -258,9 +274,14 @@ class Replacing:
         """What to say of it at the end; `model` names what has no name of its own."""
         failed = [(name or model, why) for name, why in self.failed.items() if why]
         found = [f"{name} was not replaced: {why}" for name, why in failed]
+        why = ["gradients were on, which torch.no_grad() turns off"] if self._gradients else []
+        if left := " and ".join(sorted(self._left)):
+            off = f"; {SLOW} turns it off" if "fast path" in left else ""
+            said = f"replace=True leaves {left} as it is{off}"
+            why, found = [*why, said], [*([said] if self.count else []), *found]
         if not self.count:
-            why = ": gradients were on, which torch.no_grad() turns off" if self._gradients else ""
-            return [f"no call was replaced{why}", *found]
+            because = f": {'; '.join(why)}" if why else ""
+            return [f"no call was replaced{because}", *found]
         slow = "" if native.library() else ", by no native kernel, and so hardly any faster"
         calls = f"{self.count} of {run.n_calls} calls were"
         return [f"{calls} replaced: the model went on with the engine's output{slow}", *found]
