@@ -230,6 +230,11 @@ def test_doctor_names_what_is_missing_and_the_command(tmp_path):
     said = run(bare, cwd=tmp_path, status=1).stdout
     assert f"torch is missing: {sys.executable} -m pip install torch" in said
     assert "rich is missing" in said
+    extra = shlex.quote(f"{ROOT}[view]")
+    assert (
+        f"starlette, uvicorn are missing: {sys.executable} -m pip install --editable {extra}\n"
+        in said
+    )
     assert "\n  native " in said
     assert "pytest-xdist, hypothesis, " in said
     assert "mypy are missing: `make test` brings what it needs" in said
@@ -355,6 +360,30 @@ def test_the_compiler_is_the_one_asked_for_or_the_first_that_is_there(
     if given:
         monkeypatch.setenv("CC", given)
     assert library.compiler() == taken
+
+
+def test_an_extra_of_what_was_installed_from_elsewhere(engine, monkeypatch):
+    monkeypatch.setattr(library, "digest", lambda: "")
+    origin = SimpleNamespace(read_text=lambda name: None)
+    monkeypatch.setattr(doctor.importlib.metadata, "distribution", lambda name: origin)
+    assert doctor.with_extra("view").endswith(" -m pip install 'clearhead[view]'")
+    origin.read_text = lambda name: json.dumps({"url": "file:///a%20folder"})
+    assert doctor.with_extra("view").endswith(" 'clearhead[view] @ file:///a%20folder'")
+
+
+@pytest.mark.parametrize("lacking", ["uvicorn", "starlette"])
+def test_the_viewer_says_which_extra_it_lacks(lacking, monkeypatch, capsys):
+    for name in [name for name in sys.modules if name.startswith("clearhead.viewer.")]:
+        monkeypatch.delitem(sys.modules, name)
+    import clearhead.viewer
+
+    monkeypatch.delattr(clearhead.viewer, "server", raising=False)
+    monkeypatch.setitem(sys.modules, lacking, None)
+    monkeypatch.setitem(sys.modules, f"{lacking}.applications", None)
+    assert main(["view", "--no-open"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{lacking} is not installed, which the extra [view] of clearhead brings: " in line
+    assert line.endswith(doctor.with_extra("view"))
 
 
 def test_a_library_that_is_missing_at_work_is_one_line(tmp_path):

@@ -35,7 +35,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class Package:
-    """What to look for. module: what is imported, where it is not called as the package is."""
+    """What to look for. module: what is imported, where it is not called as the package is;
+    extra: that of clearhead's own that brings it."""
 
     name: str
     purpose: str
@@ -43,8 +44,10 @@ class Package:
     module: str = ""
     remedy: str = ""
     at_least: str = "0"
+    extra: str = ""
 
 
+VIEW = "view"  # what pyproject.toml calls it
 _WITH_TESTS = "`make test` brings what it needs"
 PACKAGES = (
     Package("torch", "everything but this verb", needed=True, at_least="2.6"),
@@ -53,8 +56,8 @@ PACKAGES = (
     Package("rich", "colors and progress bars"),
     Package("safetensors", "models and runs on the disk"),
     Package("tokenizers", "texts as tokens"),
-    Package("starlette", "view: walking through maps"),
-    Package("uvicorn", "view: walking through maps"),
+    Package("starlette", "view: walking through maps", extra=VIEW),
+    Package("uvicorn", "view: walking through maps", extra=VIEW),
     Package("pytest", "make test", remedy=_WITH_TESTS),
     Package("pytest-xdist", "make test", module="xdist", remedy=_WITH_TESTS),
     Package("hypothesis", "make test", remedy=_WITH_TESTS),
@@ -85,6 +88,8 @@ def examine(package: Package) -> Finding:
     try:
         found = replace(found, seen=importlib.metadata.version(package.name) or "?")
     except (importlib.metadata.PackageNotFoundError, KeyError):
+        if package.extra:
+            install = with_extra(package.extra)
         return replace(found, status="missing", remedy=package.remedy or install)
     trial = _trial(f"import {package.module or package.name}")
     if trial.returncode == 0 and _numbers(found.seen) < _numbers(package.at_least):
@@ -94,6 +99,16 @@ def examine(package: Package) -> Finding:
     reinstall = f"{install} --force-reinstall"
     seen = f"{found.seen}: {_last_line(trial)}"
     return replace(found, status="broken", seen=seen, remedy=reinstall)
+
+
+def with_extra(name: str) -> str:
+    """The command that brings what an extra of clearhead's names, to this Python."""
+    if library.digest():
+        what = f"--editable {shlex.quote(f'{_checkout()}[{name}]')}"
+    else:
+        url = _origin()
+        what = shlex.quote(f"clearhead[{name}]" + (f" @ {url}" if url != "clearhead" else ""))
+    return f"{sys.executable} -m pip install {what}"
 
 
 def _trial(code: str) -> subprocess.CompletedProcess[str]:
@@ -135,7 +150,7 @@ def _compile() -> str:
     if not library.POSIX:
         return "it is not built for Windows; in WSL it is"
     if library.digest():
-        where = f"--editable {shlex.quote(str(library.CSRC.parents[3]))}"
+        where = f"--editable {shlex.quote(str(_checkout()))}"
     else:
         where = f"--force-reinstall --no-cache-dir {shlex.quote(_origin())}"
     command = f"{sys.executable} -m pip install --no-deps {where}"
@@ -144,6 +159,10 @@ def _compile() -> str:
     get = "xcode-select --install" if sys.platform == "darwin" else "apt-get install gcc libc6-dev"
     names = ", ".join(library.COMPILERS)
     return f"no C compiler here ({names}): {get}, or what your system has for it; then {command}"
+
+
+def _checkout() -> Path:
+    return library.CSRC.parents[3]
 
 
 def _origin() -> str:

@@ -42,7 +42,10 @@ def _view(arguments: argparse.Namespace) -> int:
         raise Mistake(f"--port must be from 1 to 65535; got {arguments.port}")
     if not arguments.host:
         raise Mistake("--host is empty: 127.0.0.1 is this computer")
-    from clearhead.viewer import server
+    try:
+        from clearhead.viewer import server
+    except ModuleNotFoundError as error:
+        raise Mistake(_lacks(error)) from error
     from clearhead.views.terminal import Terminal
 
     terminal = Terminal()
@@ -75,6 +78,16 @@ def _view(arguments: argparse.Namespace) -> int:
     if interrupted:
         raise KeyboardInterrupt
     return 0
+
+
+def _lacks(error: ModuleNotFoundError) -> str:
+    """What is not installed, and the command that brings all of it."""
+    from clearhead.doctor import VIEW, with_extra
+
+    name, _, _ = (error.name or "").partition(".")
+    return (
+        f"{name} is not installed, which the extra [{VIEW}] of clearhead brings: {with_extra(VIEW)}"
+    )
 
 
 def _no_port(host: str, port: int | None, error: OSError) -> str:
