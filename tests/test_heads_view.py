@@ -215,6 +215,17 @@ def test_a_probe_is_named_as_such() -> None:
     assert any(line.startswith("probe: mean weight") for line in lines)
 
 
+def test_a_record_says_where_its_role_was_measured_and_the_same_mass_in_the_text() -> None:
+    run = make_run()
+    run.roles["1.1"] |= {"source": "probe", "text_mass": 0.38}
+    (row,) = [row for row in heads.rows(run) if row["head"] == "1.1"]
+    assert (row["role_mass"], row["role_source"], row["role_text"]) == (0.71, "probe", 0.38)
+    assert heads.rows(run)[0]["role_source"] is None
+    assert "1.1,blocks.1.attend," in heads.csv_text(run)
+    assert ",probe,0.38\n" in heads.csv_text(run)
+    assert heads.in_order(heads.rows(run), "text")[0]["head"] == "1.1"
+
+
 def test_a_run_without_heads_or_tokens_is_still_a_table() -> None:
     run = make_run()
     run.tokens, run.pieces = {}, {}

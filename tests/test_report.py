@@ -190,6 +190,17 @@ def test_it_says_what_ran_what_was_verified_and_what_it_does_not_mean() -> None:
     assert page.with_class("tokens") == 1
 
 
+def test_what_was_measured_in_a_probe_is_said_to_be_and_beside_it_stands_the_text() -> None:
+    run = make_run()
+    for role in run.roles.values():
+        role["source"] = "probe"
+    run.roles["1.1"]["text_mass"] = 0.38
+    said = Page(report.report_html(run)).says
+    assert "in the probe: .71 of its weight, where equal attention would put .02; in this" in said
+    assert "there and equal are those in random tokens that repeat" in said
+    assert "; in this text" not in Page(report.report_html(make_run())).says
+
+
 def test_every_number_of_every_head_is_in_the_table() -> None:
     run = make_run()
     text = report.report_html(run)

@@ -4,7 +4,7 @@ import csv
 import re
 import shutil
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from xml.etree import ElementTree
 
 import pytest
@@ -608,6 +608,36 @@ def test_everything_that_acts_has_a_name_and_the_keyboard_gets_there(browser, ad
 
 
 # From disk ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", ["probe", "text"])
+@pytest.mark.parametrize("kind", ["served", "disk"])
+def test_figures_of_a_probe_are_not_passed_off_as_the_text_s(browser, tmp_path, source, kind):
+    run = run_of(*draw(B=1, T=31, S=31), Rule(causal=True))
+    run.roles["0.1"] = {
+        "role": "induction", "mass": 0.95, "uniform": 0.03, "source": source, "text_mass": 0.38,
+    }  # fmt: skip
+    with ExitStack() as stack:
+        if kind == "served":
+            address = stack.enter_context(Server([Tab.of("a", "a", run, "")], listen(None))).address
+        else:
+            offline.write_page(offline.make_page(run, "a", ""), tmp_path / "page.html")
+            address = (tmp_path / "page.html").as_uri()
+        place = "/#/model?pick=0.1" if kind == "served" else "#/model?pick=0.1"
+        page = stack.enter_context(opened(browser, address, place))
+        probed = source == "probe"
+        until(page, "() => document.querySelector('.preview .about')?.textContent.includes('.95')")
+        assert ("On random tokens that repeat .95" in page.inner_text(".preview")) == probed
+        assert ("; in this text .38." in page.inner_text(".preview")) == probed
+        assert ("on random tokens that repeat" in page.inner_text(".below-table")) == probed
+        assert ("and not from this text" in page.inner_text(".words")) == probed
+        columns = page.locator("table.sorted thead th:visible").all_inner_texts()
+        assert ("text" in [name.strip() for name in columns]) == probed
+        assert len(columns) == page.locator("table.sorted tbody tr").first.locator("th, td").count()
+        page.click(".preview .ways a >> nth=0")
+        settled(page)
+        more = " on random tokens that repeat; in this text .38" if probed else ""
+        assert page.inner_text(".role") == f"mass .95, equal .03{more}"
 
 
 def test_the_same_page_from_disk_with_the_network_off(browser, tmp_path):

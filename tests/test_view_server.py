@@ -265,6 +265,7 @@ def test_about_and_grid_say_what_there_is(running):
         metric["key"] for metric in about["metrics"]
     }
     assert about["roles"]["induction"].startswith("reads what followed its own token earlier")
+    assert about["sources"]["probe"] == "on random tokens that repeat"
     assert about["caveat"] == "Attention shows where a head reads, not why the model answers."
     grid = record(running, "/api/plain/grid")
     for row in grid["heads"]:

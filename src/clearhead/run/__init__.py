@@ -91,6 +91,7 @@ class Run:
                 record: dict[str, Any] = {key: means[key] for key in ("rows", *_MEANS)}
                 record |= {"role": role.get("role"), "role_mass": role.get("mass")}
                 record |= {"role_uniform": role.get("uniform")}
+                record |= {"role_source": role.get("source"), "role_text": role.get("text_mass")}
                 found.append(HeadRecord(head, module, layer, index, **record))
         return found if sort is None else found.sorted(sort, reverse)
 

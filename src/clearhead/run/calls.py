@@ -203,7 +203,11 @@ def _of_heads(x: Tensor, heads: tuple[int, ...]) -> Tensor:
 
 @dataclass(frozen=True)
 class HeadRecord:
-    """One head: means over its counted rows (max_score the largest), None what does not apply."""
+    """One head: means over its counted rows (max_score the largest), None what does not apply.
+
+    role_source says where role_mass and role_uniform were measured: "text", the run's own, or
+    "probe" or "sample", other tokens (clearhead.name_heads); role_text is that mass in the text.
+    """
 
     head: str
     module: str
@@ -223,6 +227,8 @@ class HeadRecord:
     role: str | None
     role_mass: float | None
     role_uniform: float | None
+    role_source: str | None = None
+    role_text: float | None = None
 
     def as_dict(self) -> dict[str, str | int | float | None]:
         return asdict(self)

@@ -8,7 +8,7 @@ from clearhead import __version__
 from clearhead.run import Run
 from clearhead.viewer.jobs import Abandoned
 from clearhead.viewer.places import Atlas, Refused
-from clearhead.viewer.words import METRICS, ROLES
+from clearhead.viewer.words import METRICS, ROLES, WHERE
 from clearhead.views.heads import CAVEAT
 
 Progress = Callable[[float, str], None]  # how much is done, in 0..1, and what
@@ -17,7 +17,7 @@ Progress = Callable[[float, str], None]  # how much is done, in 0..1, and what
 def about(tabs: Iterable["Tab"]) -> dict[str, Any]:
     """What the page is told first: the runs, and the words for what it shows of them."""
     return {"tabs": [tab.about() for tab in tabs], "version": __version__, "metrics": METRICS,
-            "roles": ROLES, "caveat": CAVEAT}  # fmt: skip
+            "roles": ROLES, "sources": WHERE, "caveat": CAVEAT}  # fmt: skip
 
 
 class Tab:

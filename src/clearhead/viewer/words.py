@@ -2,9 +2,11 @@
 
 from clearhead.rule import Rule
 from clearhead.run.words import SPACES
-from clearhead.views.heads import READS, UNNAMED
+from clearhead.views.heads import READS, SOURCES, UNNAMED
 
 ROLES = {**{name: f"reads {what}" for name, what in READS.items()}, **UNNAMED}
+# Where a role was measured, if that was not in the text itself.
+WHERE = {name: f"on {what}" for name, what in SOURCES.items()}
 MARKS = str.maketrans({**dict.fromkeys(SPACES, " "), "Ċ": "\n"})  # how tokenizers spell white space
 
 # What the grid can be colored by. low and high are the ends of the scale, None those of the heads.

@@ -23,11 +23,11 @@ Row = Mapping[str, Any]
 
 # What the columns of the table are called, where that differs from the record.
 SHOWN = {
-    "does": "role", "there": "role_mass", "probe": "role_mass", "entropy": "normalized_entropy",
-    "first": "first_key", "dist": "distance", "max": "max_score", "sink": "sink_mass",
-    "self": "self_mass", "nats": "entropy",
+    "does": "role", "there": "role_mass", "probe": "role_mass", "text": "role_text",
+    "entropy": "normalized_entropy", "first": "first_key", "dist": "distance",
+    "max": "max_score", "sink": "sink_mass", "self": "self_mass", "nats": "entropy",
 }  # fmt: skip
-WORDS = ("module", "role")
+WORDS = ("module", "role", "role_source")
 
 # What a head with this role reads, to be put after "reads".
 READS = {
@@ -252,8 +252,7 @@ def table(
     if source in SOURCES:
         heads.insert(3, "text")
         for row, cells in zip(order, grid, strict=False):
-            role = run.roles.get(row["head"], {})
-            cells.insert(3, "-" if row["role"] == "broad" else share(role.get("text_mass")))
+            cells.insert(3, "-" if row["role"] == "broad" else share(row["role_text"]))
     at = heads.index("entropy")
     wide = [max(map(columns, column)) for column in zip(heads, *grid, strict=True)]
     wide[1] = min(wide[1], 24)

@@ -57,6 +57,7 @@ COLUMNS = {
     "role_mass": ("there", "mean weight on the tokens that the name means, over the rows that have "
                   "any: an induction head is measured where its token came before"),
     "role_uniform": ("equal", "what equal attention would put there: the weight to beat"),
+    "role_text": ("text", "the same weight in this text, beside what was measured elsewhere"),
     "normalized_entropy": ("entropy", "how widely a row spreads its weight: 0 is one token, 1 all "
                            "tokens alike"),
     "entropy": ("nats", "the same, not divided by its largest value, in nats"),
@@ -90,7 +91,7 @@ def report_html(run: Run, looks: Looks | None = None) -> str:
     body = [
         *_head(run, found), *_short(run, found),
         *(() if looks is None else section(run, looks)), *overview(found), *_shown(run, found),
-        *_entropies(run, found), *_meaning(), *_every(found), *_notes(run),
+        *_entropies(run, found), *_meaning(), *_every(found, measured_on(run)), *_notes(run),
     ]  # fmt: skip
     title = f"Attention heads of {escaped_text(run.model)}"
     return document(title, body, style_sheet())
@@ -199,6 +200,8 @@ def _card(row: Row, picture: str, said: str, source: str) -> str:
         sentence += f"{where}: {share(row['role_mass'])} of its weight"
         if row["role_uniform"] is not None:
             sentence += f", where equal attention would put {share(row['role_uniform'])}"
+        if where and row["role_text"] is not None:
+            sentence += f"; in this text {share(row['role_text'])}"
     first = f"{share(row['first_key'])} <small>equal {share(row['first_key_uniform'])}</small>"
     facts = [
         ("entropy", share(row["normalized_entropy"])), ("top", share(row["max_prob"])),
@@ -242,8 +245,9 @@ def _entropies(run: Run, found: Sequence[Row]) -> list[str]:
     return [*lines, "</div>", ends, "</section>"]
 
 
-def _every(found: Sequence[Row]) -> list[str]:
+def _every(found: Sequence[Row], source: str) -> list[str]:
     """Every head with every number, layer by layer."""
+    where = f"; there and equal are those in {SOURCES[source]}" if source in SOURCES else ""
     names = [name for name in COLUMNS if name != "sink_mass" or any(r["sink_mass"] for r in found)]
     heads = "".join(
         f"<th scope=col class={'word' if name in ('head', 'role', 'module') else 'num'} "
@@ -254,7 +258,7 @@ def _every(found: Sequence[Row]) -> list[str]:
         "<section aria-labelledby=every><h2 id=every>Every head</h2>",
         "<div class=scroll role=region aria-labelledby=every tabindex=0>",
         "<table class=all><caption>Means over the counted rows; max score is the largest"
-        f"</caption><thead><tr>{heads}</tr></thead><tbody>",
+        f"{where}</caption><thead><tr>{heads}</tr></thead><tbody>",
     ]
     for row in found:
         shown = "".join(_datum(name, row[name]) for name in names[1:])

@@ -3,7 +3,7 @@ import { figureAs } from "./picture.js";
 import { ExactCells } from "./crosshair.js";
 import { calmly, choice, el, fileName, renew, saveFile, say, segmented } from "./dom.js";
 import { drawCurvesOnly } from "./curves.js";
-import { figure, sequenceChoice } from "./heads.js";
+import { figure, measuredOn, sequenceChoice } from "./heads.js";
 import { Legend } from "./legend.js";
 import { MapView } from "./mapview.js";
 import { crossWords, pixelMeaning, Readout } from "./readout.js";
@@ -44,7 +44,7 @@ class HeadPlace {
     const { app } = this;
     this.pick = el("select.pick", { "aria-label": "Head", onchange: () => this.toHead(this.pick.value) });
     const step = (by, words, sign) => tip(el("button.quiet.icon", { type: "button", "aria-label": words, onclick: () => this.nextHead(by) }, sign), words);
-    this.role = el("span.role");
+    this.role = el("p.role");
     this.places = el("span.sequences");
     this.search = searchBox(app, { pick: (position) => this.jump(position), size: () => this.shown?.info.S ?? Infinity });
     this.pool = segmented("A pixel shows", [["max", "max", "the largest weight of each pixel"], ["mean", "mean", "the mean weight of each pixel"]], "max", (pool) => app.go({ pool }, { push: false }));
@@ -52,7 +52,7 @@ class HeadPlace {
     const zoom = (words, sign, act) => tip(el("button.icon", { type: "button", "aria-label": words, onclick: () => this.map.view && act(this.map.keys()) }, sign), words);
     const save = (words, about, act) => tip(el("button", { type: "button", onclick: () => this.save(act) }, words), about);
     this.tools = el("div.tools-row", { role: "toolbar", "aria-label": "The map" },
-      el("span.heads", null, step(-1, "Previous head ([)", "‹"), this.pick, step(1, "Next head (])", "›"), this.role), this.places, this.search.element,
+      el("span.heads", null, step(-1, "Previous head ([)", "‹"), this.pick, step(1, "Next head (])", "›")), this.places, this.search.element,
       el("span.push"), this.pool.element, this.scale.element,
       el("span.zooms", null, zoom("Closer (+)", "+", (k) => k.zoom(2)), zoom("Farther (-)", "−", (k) => k.zoom(0.5)), zoom("Everything (0)", "⤢", (k) => k.fit())),
       el("span.saves", { role: "group", "aria-label": "Save the present view" }, save("PNG", "The present view as a picture", "png"), save("SVG", "The present view as a drawing", "svg"), save("CSV", "The numbers of the present view", "csv")));
@@ -65,7 +65,7 @@ class HeadPlace {
     this.side = el("aside.side", { "aria-label": "Numbers" }, this.pinned.element, this.now.element, this.hint);
     this.figure = el("div.figure", null, this.map.element, el("div.below", null, this.legend.element, this.seen));
     this.without = el("section.without", { hidden: true });
-    this.element = el("div.head-place", null, this.tools, this.figure, this.side, this.without);
+    this.element = el("div.head-place", null, this.tools, this.role, this.figure, this.side, this.without);
   }
 
   async show(state) {
@@ -257,7 +257,9 @@ class HeadPlace {
     }
     this.pick.value = head;
     const now = grid.heads.find((h) => h.head === head);
-    say(this.role, now?.role_mass !== undefined && now.role_mass !== null ? `mass ${figure(now.role_mass)}, equal ${figure(now.role_uniform)}` : "");
+    const where = measuredOn(this.app, now);
+    const here = where && typeof now.role_text === "number" ? `; in this text ${figure(now.role_text)}` : "";
+    say(this.role, now?.role_mass !== undefined && now.role_mass !== null ? `mass ${figure(now.role_mass)}, equal ${figure(now.role_uniform)}${where && ` ${where}`}${here}` : "");
   }
   fillPlaces(tab, state) {
     const sequences = tab.sequences ?? [];

@@ -24,6 +24,9 @@ export function isNamed(role) { return Boolean(role) && !UNNAMED_ROLES.includes(
 // "reads the token just before its own".
 export function roleWords(app, role) { return app.about.roles?.[role] ?? ""; }
 
+// "on random tokens that repeat": where its role was measured; nothing where that was the text itself.
+export function measuredOn(app, head) { return app.about.sources?.[head?.role_source] ?? ""; }
+
 export function roleColor(role, dark) { return ROLE_COLORS[role]?.[dark ? 1 : 0] ?? null; }
 
 // The metrics that the grid can be colored by: [{ key, label, meaning, low, high }].

@@ -3,7 +3,7 @@ import { csvText } from "./csv.js";
 import { gridDrawing } from "./drawing.js";
 import { noMapElements } from "./curves.js";
 import { choice, el, fileName, put, renew, saveFile, say } from "./dom.js";
-import { figure, isNamed, metricOf, metricsOf, placeIn, rangeOf, roleColor, roleWords, sequenceChoice, shadeColors } from "./heads.js";
+import { figure, isNamed, measuredOn, metricOf, metricsOf, placeIn, rangeOf, roleColor, roleWords, sequenceChoice, shadeColors } from "./heads.js";
 import { HeadGrid } from "./headgrid.js";
 import { HeadPreview } from "./preview.js";
 import { headOrder } from "./ranking.js";
@@ -14,6 +14,7 @@ import { tip } from "./tips.js";
 const CAPTIONS = {
   head: ["head", "layer.head, both from 0"], role: ["role", "what it reads, where that is clear"],
   role_mass: ["mass", "mean weight on what its role names; beside it what equal attention puts there"],
+  role_text: ["text", "the same mass in this text"],
   normalized_entropy: ["entropy", "0: all weight on one token, 1: the same on each"],
   first_key: ["first", "mean weight on the first token; beside it what equal attention puts there"],
   previous: ["previous", "mean weight on the token just before"], self_mass: ["self", "mean weight on its own token"],
@@ -38,7 +39,7 @@ class ModelPlace {
     this.facts = el("p.facts");
     this.missing = el("div.missing", { hidden: true });
     this.words = el("section.words");
-    this.none = el("p.quietly.below-table", null, "mass: mean weight on what the role names. Gray: what equal attention would put there. Shares of 1; distance in tokens.");
+    this.none = el("p.quietly.below-table");
     this.element = el("section.model-place", null,
       el("header", null, this.title, this.facts), this.missing,
       el("div.controls", null, this.metric, this.filter, el("span.saves", { role: "group", "aria-label": "Save the present view" }, save("PNG", "The grid as a picture", () => this.picture("png")), save("SVG", "The grid as a drawing", () => this.picture("svg")),
@@ -58,6 +59,7 @@ class ModelPlace {
       { key: "role", label: CAPTIONS.role[0], title: CAPTIONS.role[1], read: (head) => (isNamed(head.role) ? head.role : null),
         cell: (head) => el(isNamed(head.role) ? "span.rolename" : "span.quietly", null, isNamed(head.role) ? this.dot(head.role) : null, head.role ?? "–") },
       { ...plain("role_mass"), read: (head) => (head.role === "broad" ? null : head.role_mass), cell: (head) => (head.role === "broad" ? "–" : pair(head.role_mass, head.role_uniform)) },
+      { ...plain("role_text"), when: (head) => Boolean(measuredOn(app, head)), read: (head) => (head.role === "broad" ? null : head.role_text), cell: (head) => (head.role === "broad" ? "–" : figure(head.role_text)) },
       { ...plain("normalized_entropy"), first: "up", cell: (head) => this.shaded(head.normalized_entropy) },
       { ...plain("first_key"), cell: (head) => pair(head.first_key, head.first_key_uniform) },
       plain("previous"), plain("self_mass"), plain("distance"), plain("max_score"),
@@ -90,12 +92,16 @@ class ModelPlace {
       this.two.classList.toggle("wide", Math.max(...grid.heads.map(({ head }) => headOrder(head)[1])) >= 16);
       this.grid.show(tab, where, grid);
       this.explain(grid);
+      const measured = this.elsewhere();
+      say(this.none, `mass: mean weight on what the role names${measured && `, ${measured}`}. Gray: what equal attention would put there. ${measured && "text: the same mass in this text. "}Shares of 1; distance in tokens.`);
       this.resting = null;
     }
     this.paint();
     const still = grid.heads.find(({ head }) => head === (state.pick ?? this.resting));
     this.rest(still?.head ?? this.app.firstHead());
   }
+  // Where roles were measured, in words; nothing where that was this text.
+  elsewhere() { return [...new Set(this.heads.map((head) => measuredOn(this.app, head)))].filter(Boolean).join(", or "); }
   rest(head) {
     const found = this.heads?.find((each) => each.head === head);
     if (!found) return;
@@ -159,10 +165,11 @@ class ModelPlace {
   }
   explain(grid) {
     const roles = [...new Set(grid.heads.map(({ role }) => role))].filter((role) => role && roleWords(this.app, role));
+    const where = this.elsewhere();
     const list = (pairs) => el("dl", null, pairs.map(([term, words]) => [el("dt", null, term), el("dd", null, words)]));
     renew(this.words,
       el("div", null, el("h2", null, "The numbers"), list(metricsOf(this.app).map(({ label, meaning }) => [label, `${meaning ?? ""}.`]))),
-      roles.length ? el("div", null, el("h2", null, "The roles"), list(roles.map((role) => [role, `${roleWords(this.app, role)}.`])) ) : null,
+      roles.length ? el("div", null, el("h2", null, "The roles"), where ? el("p", null, `Named from what the heads do ${where}, and not from this text.`) : null, list(roles.map((role) => [role, `${roleWords(this.app, role)}.`])) ) : null,
       el("p.caveat", null, this.app.about.caveat));
   }
   picture(kind) {

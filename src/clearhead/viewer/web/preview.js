@@ -1,7 +1,7 @@
 // One head in a card: what it does in words, its map, its figures and the entropy of its rows.
 import { canvasColors } from "./colors.js";
 import { el, renew } from "./dom.js";
-import { figure, isNamed, roleWords } from "./heads.js";
+import { figure, isNamed, measuredOn, roleWords } from "./heads.js";
 import { paintThumbnail } from "./painter.js";
 import { grouped } from "./ticks.js";
 import { binned } from "./track.js";
@@ -28,7 +28,7 @@ export class HeadPreview {
       el("div.about", null,
         el("h2", null, el("span.mono", null, head.head), " ", el("span.does", null, isNamed(head.role) ? head.role : head.role ?? "")),
         el("p", null, words ? `${words[0].toUpperCase()}${words.slice(1)}.` : "",
-          isNamed(head.role) && typeof head.role_mass === "number" && head.role !== "broad" ? ` ${figure(head.role_mass)} of its weight lies there; equal attention would put ${figure(head.role_uniform)}.` : ""),
+          isNamed(head.role) && typeof head.role_mass === "number" && head.role !== "broad" ? ` ${massWords(this.app, head)}` : ""),
         head.module ? el("p.quietly.mono", null, head.module) : null,
         el("figure", null, el("figcaption", null, "entropy of each row, first to last (0 all on one token, 1 the same on each)"), curve),
         el("p.ways", null, el("a", { href: this.app.address({ place: "head", head: head.head }) }, mapped ? "Open its map" : "Open its curves"),
@@ -48,6 +48,15 @@ export class HeadPreview {
     Object.assign(canvas, { width: side, height: side });
     await paintThumbnail(this.app, canvas, { tab: tab.id, head: head.head, reduce: "max", ...where }, { scale: "log", signal });
   }
+}
+
+// "On random tokens that repeat .95 of its weight lies there, where equal attention would put .03; in this text .38."
+function massWords(app, head) {
+  const where = measuredOn(app, head);
+  const there = `${figure(head.role_mass)} of its weight lies there`;
+  if (!where) return `${there}; equal attention would put ${figure(head.role_uniform)}.`;
+  const here = typeof head.role_text === "number" ? `; in this text ${figure(head.role_text)}` : "";
+  return `${where[0].toUpperCase()}${where.slice(1)} ${there}, where equal attention would put ${figure(head.role_uniform)}${here}.`;
 }
 
 function drawSmallCurve(canvas, values, dark) {

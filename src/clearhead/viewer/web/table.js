@@ -5,7 +5,8 @@ import { sortedBy } from "./ranking.js";
 
 const AT_FIRST = 200; // rows; the others on request
 
-// columns: [{ key, label, title, read(record) -> what sorts, cell(record) -> nodes or text, number, first: "down"|"up", rowHead }]
+// columns: [{ key, label, title, read(record) -> what sorts, cell(record) -> nodes or text, number, first: "down"|"up", rowHead,
+//   when(record) -> whether it says something of a record; of none, the column is not shown }]
 // sorted({ key, down }) is called when a head is pressed; row(tr, record) may add to each row.
 export function sortTable({ label, columns, sorted, row }) {
   const body = el("tbody");
@@ -34,8 +35,10 @@ export function sortTable({ label, columns, sorted, row }) {
     const column = columns.find((each) => each.key === order.key);
     const ordered = column ? sortedBy(records, column.read, order.down) : records;
     const shown = all ? ordered : ordered.slice(0, AT_FIRST);
+    const said = columns.filter(({ when }) => !when || records.some(when));
+    for (const each of columns) heads.get(each.key).cell.hidden = !said.includes(each);
     renew(body, shown.map((record) => {
-      const line = el("tr", null, columns.map((each) =>
+      const line = el("tr", null, said.map((each) =>
         el(each.rowHead ? "th" : each.number ? "td.number" : "td", each.rowHead ? { scope: "row" } : null, each.cell(record))));
       row?.(line, record);
       return line;
