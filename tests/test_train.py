@@ -342,6 +342,15 @@ def test_the_recipe_needs_no_text(tmp_path, capsys):
     assert "going on" in said(capsys, "--out", str(tmp_path / "o"), "--resume")
 
 
+def test_its_folder_is_named_as_everywhere_and_as_it_was(tmp_path, capsys):
+    recipe = ["--recipe", "induction", "--steps", "1"]
+    said(capsys, *recipe, "--output-dir", str(tmp_path / "a"))
+    again = said(capsys, *recipe, "--out", str(tmp_path / "a"), status=2)
+    assert "another --output-dir leaves it alone" in again
+    changed = said(capsys, "--resume", "--seed", "9", "--output-dir", str(tmp_path / "a"), status=2)
+    assert "--resume takes --output-dir and --text alone" in changed
+
+
 def test_a_dry_run_says_what_it_would_take_and_writes_nothing(tmp_path, text, capsys):
     out = said(
         capsys, "--text", str(text), "--out", str(tmp_path / "o"), "--dry-run", *options_of(SMALL)

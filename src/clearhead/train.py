@@ -242,7 +242,7 @@ def run(training: Training, folder: Path) -> Iterator[Record]:
     """
     make_directory(folder)
     lines = folder / checkpoint.METRICS
-    busy = "another training writes there; wait for it or choose another --out"
+    busy = "another training writes there; wait for it or choose another --output-dir"
     with alone(folder / checkpoint.LOCK, busy), checkpoint.heard_later() as stop:
         for part in folder.glob(".*.part"):  # of a save that was killed
             part.unlink(missing_ok=True)

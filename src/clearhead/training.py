@@ -44,8 +44,8 @@ def prepare(
         return Training.resume(folder, text)
     if path.exists() and (step := checkpoint.read_said(path)["step"]):  # at step 0 it is no loss
         raise ValueError(
-            f"{folder} holds a training at step {step}: --resume goes on with it, another --out "
-            "leaves it alone"
+            f"{folder} holds a training at step {step}: --resume goes on with it, another "
+            "--output-dir leaves it alone"
         )
     return Training.begin(settings, text, source)
 

@@ -123,10 +123,12 @@ def _train_arguments(parser: argparse.ArgumentParser) -> None:
         help="no text: random tokens that repeat, and an induction head forms in minutes",
     )  # fmt: skip
     parser.add_argument(
-        "--out", type=directory, default=Path("trained"), metavar="DIR",
+        "--output-dir", "--out", type=directory, default=Path("trained"), metavar="DIR",
         help="for the model, checkpoint, metrics and picture (default: trained)",
     )  # fmt: skip
-    parser.add_argument("--resume", action="store_true", help="go on with what lies in --out")
+    parser.add_argument(
+        "--resume", action="store_true", help="go on with what lies in --output-dir"
+    )
     parser.add_argument("--dry-run", action="store_true", help="say what it would take, and stop")
     parser.add_argument("--steps", type=int, metavar="N", help="default 2000")
     for name, kind, what in (
@@ -155,7 +157,7 @@ def _train(arguments: argparse.Namespace) -> int:
     source = arguments.text
     if arguments.resume and source is None:
         with mistakes():
-            source = training.source_of(arguments.out)
+            source = training.source_of(arguments.output_dir)
         if source == "-":
             raise Mistake("the text came from standard input: give it again, --text -")
     text = None if source is None else read_file(source, LONGEST_CORPUS)
@@ -166,16 +168,18 @@ def _train(arguments: argparse.Namespace) -> int:
     chosen = {name: value for name, value in given.items() if value is not None}
     if arguments.resume and chosen:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in chosen)
-        raise Mistake(f"{names} cannot change on the way: --resume takes --out and --text alone")
+        raise Mistake(
+            f"{names} cannot change on the way: --resume takes --output-dir and --text alone"
+        )
     with mistakes():
         begun = training.prepare(
-            arguments.out, text, source, replace(base, **chosen), resume=arguments.resume
+            arguments.output_dir, text, source, replace(base, **chosen), resume=arguments.resume
         )  # fmt: skip
     try:
         if arguments.dry_run:
             training.plan(begun, Terminal())
         else:
-            training.train(begun, arguments.out, Terminal())
+            training.train(begun, arguments.output_dir, Terminal())
     except ArithmeticError as error:  # a learning rate that was too high
         raise Mistake(str(error)) from error
     return 0
@@ -258,7 +262,8 @@ VERBS = (
     Verb("scaling", "Learn", "measure why scores are divided by sqrt(d_head)",
          "clearhead scaling --d-head 16 64 --tokens 512", _scaling_arguments, _scaling),
     Verb("train", "Learn", "train a small model and watch its heads form",
-         "clearhead train --recipe induction --steps 30 --out trained", _train_arguments, _train),
+         "clearhead train --recipe induction --steps 30 --output-dir trained",
+         _train_arguments, _train),
     *LOOK,
     VIEW,
     REPORT,
