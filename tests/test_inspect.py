@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+import transformers
 import zoo
 
 import clearhead as ch
@@ -211,6 +212,40 @@ def test_a_transformers_folder_without_a_tokenizer_reads_numbers(say, tmp_path):
     assert "no tokenizer" in say("inspect", "llama", "--text", "a", status=2)
 
 
+def test_a_tokenizer_that_the_library_made_up_is_none(say, tmp_path):
+    """Without its files some classes of the library have one of special tokens alone."""
+    config = transformers.GPT2Config(
+        n_layer=2,
+        n_head=2,
+        n_embd=16,
+        vocab_size=50,
+        n_positions=32,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path / "gpt2")
+    (tmp_path / "idx.json").write_text("[1, 2, 3, 1, 2, 3, 4, 5]")
+    assert "8 tokens: #1|#2|#3|" in say("inspect", "gpt2", "--ids", "idx.json")
+    said = say("inspect", "gpt2", "--text", "hello", status=2)
+    assert "gpt2 has no tokenizer: give token numbers, --ids FILE" in said
+
+
+def test_a_module_that_takes_something_else_than_tokens_is_said_to(say, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "floats.py").write_text(
+        "from torch import nn\n"
+        "class Net(nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        B, T, D = x.shape\n"
+    )
+    (tmp_path / "ids").write_text("1 2 3 4")
+    said = say("inspect", "floats:Net", "--ids", "ids", status=2)
+    assert "floats:Net was called with token numbers (B, T) = (1, 4), and its own forward" in said
+    assert "raised ValueError: not enough values to unpack (expected 3, got 2)" in said
+    assert "clearhead.observe" in said
+    sys.modules.pop("floats", None)
+
+
 @pytest.mark.parametrize(
     ("stored", "asked", "runs"),
     [("bfloat16", None, "bfloat16"), ("float32", None, "float32"),
@@ -303,6 +338,10 @@ def test_a_run_cannot_be_made_to_read_another_text(say):
     say("inspect", "--text", TEXT, "--save", "a")
     assert "a is a run: --text cannot change it now" in say("inspect", "a", "--text", "b", status=2)
     assert 'observe(keep="qk")' in say("inspect", "a", "--from", "cat", "--to", "the", status=2)
+
+
+def test_where_a_model_was_looked_for_is_said(say, tmp_path):
+    assert f"(looked for in {tmp_path})" in say("inspect", "nope", status=2)
 
 
 def test_models_with_code_of_their_own_are_refused(say, tmp_path):

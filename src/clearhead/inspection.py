@@ -108,7 +108,7 @@ class Collector:
 def glance(subject: Subject, tokens: Sequence[int]) -> Glance:
     """Look at the first few tokens. Raises ValueError where nothing can be observed."""
     with observe(subject.model) as run:
-        subject.read(torch.tensor([tokens[:GLANCE]]))
+        subject.try_reading(torch.tensor([tokens[:GLANCE]]))
     n_bytes = 0
     for call in run.calls:
         _, H, G, _, _, D = call.shape
@@ -280,9 +280,10 @@ def _better(
             causal = glance(subject, [n % subject.vocab_size for n in range(GLANCE)]).causal
         found = beside(subject, Asked(), Glance(causal, 0, ()), n_tokens)
     except Exception as error:  # a model raises whatever it likes
+        first = error.__cause__ or error
         raise ValueError(
-            f"{subject.name} could not read tokens of ours ({type(error).__name__}: "
-            f"{(str(error).splitlines() or [''])[0]}): name_heads(run) names from the run's own"
+            f"{subject.name} could not read tokens of ours ({type(first).__name__}: "
+            f"{(str(first).splitlines() or [''])[0]}): name_heads(run) names from the run's own"
         ) from error
     finally:
         for part, training in modes.items():

@@ -53,6 +53,17 @@ class Subject:
         """Have the model read tokens (B, T), with as little besides as it allows."""
         self.model(tokens.to(self.device), **self._least(tokens))
 
+    def try_reading(self, tokens: Tensor) -> None:
+        """The same, for the first time. Raises ValueError for a model that takes something else."""
+        try:
+            self.read(tokens)
+        except Exception as error:  # a model raises whatever it likes
+            raise ValueError(
+                f"{self.name} was called with token numbers (B, T) = {tuple(tokens.shape)}, and "
+                f"its own forward raised {type(error).__name__}: {_first_line(error)}; a model "
+                "that takes something else is looked at with clearhead.observe in Python"
+            ) from error
+
     def _least(self, tokens: Tensor) -> dict[str, Any]:
         """Arguments that save work: no cache, only the last logits."""
         if isinstance(self.model, TinyGPT):
@@ -139,8 +150,8 @@ def find(name: str | None, device: str = "cpu", dtype: str | None = None) -> Sub
         found = _made_by(name)
     else:
         raise ValueError(
-            f"{name} is no folder and no package.module:factory; without a name it is the model in "
-            f"the box ({', '.join(models_in_the_box())})"
+            f"{name} is no folder and no package.module:factory (looked for in {os.getcwd()}); "
+            f"without a name it is the model in the box ({', '.join(models_in_the_box())})"
         )
     found.model.eval()
     try:
@@ -196,6 +207,8 @@ def _of_library(folder: Path, name: str, said: dict[str, Any]) -> Subject:
         tokenizer = transformers.AutoTokenizer.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False
         )
+        if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):
+            tokenizer = None  # made up by the library, where the folder has no files of one
     except Exception:  # none, or one that needs what is not here: token numbers still do
         tokenizer = None
     config = model.config.get_text_config()
