@@ -188,7 +188,7 @@ def install(folder: Path, dev: bool, show: bool) -> None:
     # rest. setuptools comes along to build the package with: a pinned one like everything else.
     run(folder, *pip, "setuptools", "torch", show=show)
     if library.compiler():
-        say("installing the rest, compiling the native kernel (C)")
+        say("installing the rest of what clearhead needs, compiling the native kernel (C)")
     run(folder, *pip, "--no-build-isolation", "--editable", ".[dev]" if dev else ".[view]")
     say_if_not_built(folder)
     if dev:  # for the weights in them: what their code would need stays away

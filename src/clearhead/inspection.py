@@ -224,8 +224,9 @@ def name_heads(
                that repeat (of 17, 25 and 31 tokens, four times each), and heads are named from what
                they do there, as `clearhead inspect` does: "source" is "probe" then, and "text_mass"
                the same weight in the run's own texts. Without it, they are named from those alone
-    tokenizer  tells punctuation and special tokens, and labels the run (Run.label). The model's
-               own, `model.tokenizer`, unless given
+    tokenizer  tells punctuation and special tokens. The model's own, `model.tokenizer`, unless
+               given. It labels the run besides, as run.label does: from then on run.between
+               finds words in it
 
     What the texts show needs keep="qk"; of statistics alone a model names, and nothing else does.
     The model stays as it is, training or not. docs/roles.md has the roles and the evidence.
