@@ -37,7 +37,9 @@ static void cut(Call *c, int64_t threads) {
   if (c->kind == QUERY_GRADIENT || c->kind == KEY_GRADIENTS) size *= 2;
   int64_t n = least(TOGETHER, NEAR / (int64_t)(sizeof(REAL) * LANES * size));
   n = least(n, LONG / steps_of_block(c, size));
-  c->per_unit = most(1, least(n, blocks * heads / (threads * 4)));  // so that all end together
+  // Two for each thread, if there are no more: of causal rows the longest goes with the shortest then, so that
+  // all end together, and few keys are packed twice.
+  c->per_unit = most(1, least(n, blocks * heads / (threads * 2)));
   c->units = heads * ((blocks + c->per_unit - 1) / c->per_unit);
 }
 
