@@ -260,7 +260,10 @@ COPIES = {
 }
 # Of the products by tiles of bfloat16, for machines that have them
 COPIES_OF_TILES = {
-    "rows without their last part": ("STRAIGHT_AT(k) {k + 2, k}", "STRAIGHT_AT(k) {k + 1, k}"),
+    "rows without their last part": (
+        "{k + 2, k, BOTH}, {k + 1, k, ROWS}",
+        "{k + 1, k, BOTH}, {k + 1, k, ROWS}",
+    ),
     "scores without their last pair": ("parts > 1 ? 5 : 0", "parts > 1 ? 4 : 0"),
     "outputs without their last pair": ("parts > 1 ? 5 : 2", "parts > 1 ? 4 : 2"),
     "two parts of a weight for values of bfloat16": ("parts > 1 ? 5 : 2", "parts > 1 ? 5 : 1"),

@@ -208,14 +208,17 @@ static __attribute__((noinline)) Packed ready_gradients(REAL *lanes, int depth, 
 // What is multiplied one after the other, for each step of depth: which of the rows' tiles and which of the
 // lanes', the parts of a step being side by side. The first part of both comes behind them all. Where
 // rows and lanes have changed places, `crossed`, a sum has the same order, and the same bits. It is a list,
-// so that no branch is foretold wrongly beside the steps of a softmax.
+// since few branches are foretold wrongly then beside the steps of a softmax.
+enum { ROWS = 1, OTHER_LANES = 2, BOTH = 3 };  // what is loaded for a step: the rest is there already
 typedef struct {
-  uint8_t rows, lanes;
+  uint8_t rows, lanes, loaded;
 } Step;
-#define STRAIGHT_AT(k) {k + 2, k}, {k + 1, k}, {k + 1, k + 1}, {k, k + 1}, {k, k + 2},
-#define CROSSED_AT(k) {k, k + 2}, {k, k + 1}, {k + 1, k + 1}, {k + 1, k}, {k + 2, k},
-#define ONE_PART_AT(k) {k, k + 2}, {k, k + 1},
-#define LAST_AT(k) {k, k},
+#define STRAIGHT_AT(k) \
+  {k + 2, k, BOTH}, {k + 1, k, ROWS}, {k + 1, k + 1, OTHER_LANES}, {k, k + 1, ROWS}, {k, k + 2, OTHER_LANES},
+#define CROSSED_AT(k) \
+  {k, k + 2, BOTH}, {k, k + 1, OTHER_LANES}, {k + 1, k + 1, ROWS}, {k + 1, k, OTHER_LANES}, {k + 2, k, ROWS},
+#define ONE_PART_AT(k) {k, k + 2, BOTH}, {k, k + 1, OTHER_LANES},
+#define LAST_AT(k) {k, k, BOTH},
 #define EACH_4(X, k) X(k) X(k + 3) X(k + 6) X(k + 9)
 #define EACH_16(X, k) EACH_4(X, k) EACH_4(X, k + 12) EACH_4(X, k + 24) EACH_4(X, k + 36)
 #define EACH_STEP(X) {EACH_16(X, 0) EACH_16(X, 48)}
@@ -281,10 +284,14 @@ INLINE int some_products(Products *p) {
   int two = p->n > GROUP, wide = p->n_vecs > 1;
   const char *rows = p->rows + p->step->rows * TILE, *lanes = p->lanes + p->step->lanes * (VECS * TILE);
   __asm__ volatile("" : : : "memory");  // what tiles are loaded from is written before, not behind
-  _tile_loadd(4, rows, DEEP * 2);
-  if (two) _tile_loadd(5, rows + p->below, DEEP * 2);
-  _tile_loadd(6, lanes, sizeof(vec));
-  if (wide) _tile_loadd(7, lanes + TILE, sizeof(vec));
+  if (p->step->loaded & ROWS) {
+    _tile_loadd(4, rows, DEEP * 2);
+    if (two) _tile_loadd(5, rows + p->below, DEEP * 2);
+  }
+  if (p->step->loaded & OTHER_LANES) {
+    _tile_loadd(6, lanes, sizeof(vec));
+    if (wide) _tile_loadd(7, lanes + TILE, sizeof(vec));
+  }
   _tile_dpbf16ps(0, 4, 6);
   if (wide) _tile_dpbf16ps(1, 4, 7);
   if (two) _tile_dpbf16ps(2, 5, 6);
