@@ -56,7 +56,7 @@ static int lift_of(int64_t bits, REAL factor) {
 }
 
 INLINE vec top_digits(vec x) { return (vec)((ivec)x & ievery((INT)0xffff0000)); }
-INLINE vec nearly(vec x) { return (vec)((ivec)x + ievery(0x8000)); }  // its top digits: x rounded
+INLINE vec nearly(vec x) { return (vec)((ivec)x + ievery(0x8000)); }  // of which the top digits are x, rounded
 
 // Two vectors to their place in a tile, in pairs, a number of each; and their parts to the same in those
 // behind it, so many bytes `apart`. Weights are cut off, which is quicker. What is left for the last part
@@ -92,10 +92,10 @@ static vec split_rows(
   vec seen = {0};
   int64_t deep = tiles_deep(depth), whole = groups_of(n) * GROUP;
   for (int i = 0; i < whole; i++) {
-    const REAL *row = i < n ? row_of(x, b, h, i0 + i, depth, room) : NULL;
+    const REAL *row = i < n ? row_of(x, b, h, i0 + i, depth, room) : room;
     char *at = (char *)to + i / GROUP * deep * ROW_TILE + i % GROUP * DEEP * 2;
     for (int d = 0; d < depth; d += DEEP, at += ROW_TILE) {
-      int left = row ? depth - d : 0;
+      int left = i < n ? depth - d : 0;
       vec one = left < DEEP ? load_some(row + d, left) : load(row + d);
       vec two = left < DEEP ? load_some(row + d + W, left - W) : load(row + d + W);
       look(one, &seen), look(two, &seen);
