@@ -404,6 +404,20 @@ def test_gradients_of_any_size_are_exact(number, which, of_v, of_g, monkeypatch)
 
 
 @each_set()
+@pytest.mark.parametrize("D", [32, 65])
+@pytest.mark.parametrize("of_q", [1, 1e6, 1e8])
+def test_gradients_of_bfloat16_are_by_the_scores_of_the_output(number, D, of_q, monkeypatch):
+    monkeypatch.setattr(native, "instruction_set", lambda: number)
+    q, k, v = randn(1, 2, 9, D) * of_q, randn(1, 1, 47, D, seed=1), randn(1, 1, 47, 8, seed=2)
+    grads = []
+    for dtype, impl in ((torch.bfloat16, "native"), (torch.float64, "tiled")):
+        leaves = [x.bfloat16().to(dtype).requires_grad_() for x in (q, k, v)]
+        out = attention(*leaves, impl=impl).out
+        grads.append(torch.autograd.grad(out, leaves[2:], torch.ones_like(out))[0].double())
+    assert (grads[0] - grads[1]).abs().max() < 0.01 * grads[1].abs().max()
+
+
+@each_set()
 def test_a_key_pushed_away_by_a_huge_number_has_weight_0(number, monkeypatch):
     monkeypatch.setattr(native, "instruction_set", lambda: number)
     q, k = torch.tensor([[1.1e21]]), torch.tensor([[-1.1e21], [0.0], [0.0]])

@@ -9,7 +9,7 @@
 // summed in float; the largest last, so that the small ones are not rounded at its size. Numbers
 // below 2^-126 count as 0 here, and so do parts of numbers and their products: what is packed at once,
 // if its largest number is very small or very large, is packed times a power of two, of which the sums
-// know. That changes no digit of a product.
+// know. That changes no digit, but of numbers that are 2^-86 of the largest beside them, or less.
 //
 // A tile is 1 KB: 16 rows of 32 numbers, or 16 pairs of rows for as many lanes, or 16 x 16 sums. Which two
 // numbers of a row are a pair nobody asks who sums over all: of rows it is i and i + 16, and of columns,

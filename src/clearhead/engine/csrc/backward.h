@@ -111,7 +111,7 @@ static void query_unit(Call *c, int64_t unit, QueryRoom *room) {
       int skip = (int)most(0, x->reach.first - j0) / STEP * STEP;
       int few = (int)least(m, x->reach.last - j0) - skip;
       if (nothing_shown(c, b, x->q, x->n, j0 + skip, few)) continue;
-      Packed keys = rows_from(room->keys, skip, D), columns = columns_from(room->columns, skip);
+      Packed keys = rows_from(room->keys, skip, c->depth), columns = columns_from(room->columns, skip);
       Packed values = rows_from(room->values, skip, c->Dv);
       score(c, x, rows->q, keys, j0 + skip, few, room->s, room->slope, seen);
       if (c->g.data) products(values, rows->g, room->d, few, c->Dv, x->n_vecs, 3, 0);
