@@ -182,6 +182,7 @@ def test_another_window_than_the_one_that_was_told_of_is_a_mistake():
     assert ch.check(of_three, window=2).names == ("window-one-more",)
 
 
+@pytest.mark.slow
 def test_a_window_beside_a_mistake_is_not_explained_and_the_report_says_what_to_tell():
     def attention(q, k, v):
         lag = lags(q, k)
@@ -192,6 +193,7 @@ def test_a_window_beside_a_mistake_is_not_explained_and_the_report_says_what_to_
     assert ch.check(attention, window=3).names == ("scale-missing",)
 
 
+@pytest.mark.slow
 def test_two_mistakes_that_make_nan_of_every_answer_explain_none():
     def attention(q, k, v, is_causal=False):
         lag = lags(q, k)
@@ -202,6 +204,7 @@ def test_two_mistakes_that_make_nan_of_every_answer_explain_none():
     assert "--window W" in found.unexplained
 
 
+@pytest.mark.slow
 def test_what_looks_like_a_window_on_short_texts_alone_is_none():
     def attention(q, k, v):
         lag = lags(q, k)
@@ -240,6 +243,7 @@ def test_a_layout_of_which_more_keys_tell_is_no_guess():
     assert conventions(found)["layout"].state == "different"
 
 
+@pytest.mark.slow
 def test_a_layout_that_explains_nothing_is_not_stated():
     def attention(q, k, v):
         T = q.shape[-2]
