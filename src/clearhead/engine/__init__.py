@@ -269,13 +269,14 @@ def _attend(inputs: _Inputs, asked: _Asked, received: bool, top: bool) -> Attend
     logsum, top_key, sums = LogSum(rows.lse, rows.lse_low), rows.top_key, None
     assert rows.entropy is not None and rows.max_score is not None
     assert rows.mean_key is not None and rows.visible is not None
-    if received or (top and top_key is None):
+    sought = top and top_key is None
+    if received or sought:
         with torch.no_grad():  # rows that see what is not finite are NaN by their lse
             k, _, _ = without_bad_keys(k, None)
             if received:
                 kernel = native if asked.impl == "native" else tiled
                 sums = kernel.column_sums(q, k, logsum, bound)
-            if top and top_key is None:
+            if sought:
                 top_key = tiled.top_keys(q, k, rows.max_score, bound)
     return Attended(
         rows.out, rows.lse, rows.lse_low, rows.entropy, rows.max_score, rows.mean_key,

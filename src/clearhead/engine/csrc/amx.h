@@ -56,7 +56,7 @@ static int lift_of(int64_t bits, REAL factor) {
 }
 
 INLINE vec top_digits(vec x) { return (vec)((ivec)x & ievery((INT)0xffff0000)); }
-INLINE vec nearly(vec x) { return (vec)((ivec)x + ievery(0x8000)); }  // of which the top digits are x, rounded
+INLINE vec plus_half_a_digit(vec x) { return (vec)((ivec)x + ievery(0x8000)); }
 
 // Two vectors to their place in a tile, in pairs, a number of each; and their parts to the same in those
 // behind it, so many bytes `apart`. Weights are cut off, which is quicker. What is left for the last part
@@ -64,7 +64,7 @@ INLINE vec nearly(vec x) { return (vec)((ivec)x + ievery(0x8000)); }  // of whic
 INLINE void put_parts(vec x, vec y, char *to, int apart, int parts, int weights) {
   for (int part = 0; part < parts; part++, to += apart) {
     int last = part == parts - 1;
-    vec high_x = weights || last ? x : nearly(x), high_y = weights || last ? y : nearly(y);
+    vec high_x = weights || last ? x : plus_half_a_digit(x), high_y = weights || last ? y : plus_half_a_digit(y);
     __m512i both = _mm512_srli_epi32((__m512i)high_x, 16);  // and y where digits are:
     both = _mm512_ternarylogic_epi32((__m512i)high_y, _mm512_set1_epi32(0xffff0000), both, 0xea);
     memcpy(to, &both, sizeof both);

@@ -26,7 +26,7 @@ typedef struct {
 
 // Rows, n of them, times a factor, turned into lanes as they are multiplied: (width, LANES). Where numbers
 // are split they are `turned` first.
-static vec pack_lanes(
+static void pack_lanes(
     const Array *from, int64_t b, const Place *place, int n, int n_vecs, int width, REAL factor,
     int parts, REAL *turned, Packed *to) {
   vec seen = {0};
@@ -46,7 +46,6 @@ static vec pack_lanes(
     all = (REAL)ldexp(factor, to->up);
   }
   ready(turned, width, n_vecs, parts, to->at);
-  return seen;
 }
 
 // What each query of a block has in an array.
